@@ -1,0 +1,51 @@
+"""Slots, the decorator that names a block, and specs: the ground floor, without arrays or models."""
+
+from .errors import (
+    ContractError,
+    DuplicateNameError,
+    UnknownNameError,
+    ZootomyError,
+    unknown_name,
+)
+from .hyperparameters import Hyperparameter, type_text
+from .plugins import load_entry_points, load_plugin
+from .registry import (
+    BlockInfo,
+    bind,
+    check_spec,
+    describe,
+    find,
+    get,
+    names,
+    register,
+    setting,
+)
+from .slots import Slot, add_slot, slot, slots
+from .spec import BlockSpec, block
+
+__all__ = [
+    "BlockInfo",
+    "BlockSpec",
+    "ContractError",
+    "DuplicateNameError",
+    "Hyperparameter",
+    "Slot",
+    "UnknownNameError",
+    "ZootomyError",
+    "add_slot",
+    "bind",
+    "block",
+    "check_spec",
+    "describe",
+    "find",
+    "get",
+    "load_entry_points",
+    "load_plugin",
+    "names",
+    "register",
+    "setting",
+    "slot",
+    "slots",
+    "type_text",
+    "unknown_name",
+]

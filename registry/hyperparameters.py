@@ -1,0 +1,164 @@
+"""Hyperparameters: read from a signature, and values checked against their annotations."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import types
+import typing
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from .errors import ContractError, ZootomyError
+
+
+@dataclass(frozen=True)
+class Hyperparameter:
+    """One keyword-only argument with a default.
+
+    Attributes:
+        name: the argument's name.
+        annotation: its type, e.g. `float`, `float | None`, `Literal["value", "k2"]`.
+        default: its default, the only place where it is written.
+    """
+
+    name: str
+    annotation: Any
+    default: Any
+
+    def check(self, value: Any, where: str) -> Any:
+        """`value` in the annotated type, or an error that says what was expected.
+
+        An integer becomes a float where a float is asked for, a number written as text
+        (`"3e-4"`, which YAML reads as a string) becomes that number, a list becomes a tuple.
+        Nothing else is converted.
+
+        Args:
+            value: what was given.
+            where: how to name the hyperparameter in the error.
+
+        Raises:
+            ZootomyError: if the value does not fit.
+        """
+        fitted, ok = _fit(value, self.annotation)
+        if not ok:
+            raise ZootomyError(
+                f"{where} must be {type_text(self.annotation)}, got {value!r} "
+                f"({type(value).__name__})."
+            )
+        return fitted
+
+
+def hyperparameters(function: Callable[..., Any], label: str) -> dict[str, Hyperparameter]:
+    """The hyperparameters of a block: its keyword-only arguments with defaults.
+
+    Args:
+        function: the block.
+        label: how to name the block in errors.
+
+    Raises:
+        ContractError: for a hyperparameter without a type, or whose default does not fit it.
+    """
+    hints = typing.get_type_hints(function)
+    found = {}
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.kind is not parameter.KEYWORD_ONLY or parameter.default is parameter.empty:
+            continue
+        if parameter.name not in hints:
+            raise ContractError(
+                f"{label}: hyperparameter {parameter.name!r} has no type; "
+                f"write `{parameter.name}: float = ...`."
+            )
+        entry = Hyperparameter(parameter.name, hints[parameter.name], parameter.default)
+        if not _fit(parameter.default, entry.annotation)[1]:
+            raise ContractError(
+                f"{label}: the default of {parameter.name!r} is {parameter.default!r}, "
+                f"which is not {type_text(entry.annotation)}."
+            )
+        found[parameter.name] = entry
+    return found
+
+
+def type_text(annotation: Any) -> str:
+    """An annotation as a person says it: `float or None`, `'value' or 'k2'`."""
+    if annotation is None or annotation is type(None):
+        return "None"
+    origin = typing.get_origin(annotation)
+    if origin in (typing.Union, types.UnionType):
+        return " or ".join(type_text(part) for part in typing.get_args(annotation))
+    if origin is Literal:
+        return " or ".join(repr(choice) for choice in typing.get_args(annotation))
+    if isinstance(annotation, type) and origin is None:
+        return annotation.__name__
+    return str(annotation).replace("typing.", "")
+
+
+def _fit(value: Any, annotation: Any) -> tuple[Any, bool]:
+    """The value in the annotated type, and whether it fits."""
+    origin = typing.get_origin(annotation)
+    if origin in (typing.Union, types.UnionType):
+        # A value that is of a type exactly wins over one that has to be converted.
+        parts = typing.get_args(annotation)
+        for part in sorted(parts, key=lambda part: not _is_exactly(value, part)):
+            fitted, ok = _fit(value, part)
+            if ok:
+                return fitted, True
+        return value, False
+    if origin is Literal:
+        return value, any(
+            value == choice and type(value) is type(choice)
+            for choice in typing.get_args(annotation)
+        )
+    if origin is tuple:
+        return _fit_tuple(value, typing.get_args(annotation))
+    if annotation is Any:
+        return value, True
+    if annotation is None or annotation is type(None):
+        return value, value is None
+    if annotation is float:
+        return _fit_float(value)
+    if annotation is int:
+        return _fit_int(value)
+    if isinstance(annotation, type):
+        return value, isinstance(value, annotation)
+    return value, True
+
+
+def _is_exactly(value: Any, annotation: Any) -> bool:
+    return value is None if annotation is type(None) else type(value) is annotation
+
+
+def _fit_tuple(value: Any, parts: tuple[Any, ...]) -> tuple[Any, bool]:
+    if not isinstance(value, list | tuple):
+        return value, False
+    if len(parts) == 2 and parts[1] is Ellipsis:
+        parts = (parts[0],) * len(value)
+    if len(parts) != len(value):
+        return value, False
+    fitted = [_fit(entry, part) for entry, part in zip(value, parts, strict=True)]
+    return tuple(entry for entry, _ in fitted), all(ok for _, ok in fitted)
+
+
+def _fit_float(value: Any) -> tuple[Any, bool]:
+    if isinstance(value, bool):
+        return value, False
+    if isinstance(value, str):
+        try:
+            value = float(value)
+        except ValueError:
+            return value, False
+    if isinstance(value, int | float):
+        return float(value), not math.isnan(value)
+    return value, False
+
+
+def _fit_int(value: Any) -> tuple[Any, bool]:
+    if isinstance(value, bool):
+        return value, False
+    if isinstance(value, str):
+        try:
+            return int(value), True
+        except ValueError:
+            return value, False
+    return value, isinstance(value, int)

@@ -1,0 +1,172 @@
+"""The slots: which question each answers, and the signature a block must have to answer it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from .errors import DuplicateNameError, ZootomyError, unknown_name
+
+# Arrays that the assembly can hand to any block on tokens that asks for them by name
+# (a keyword-only argument without a default).
+TOKEN_EXTRAS = (
+    "group_ids",
+    "turn_ids",
+    "logp",
+    "old_logp",
+    "rollout_logp",
+    "ref_logp",
+    "entropy",
+    "sum_pi_squared",
+    "advantages",
+    "mask",
+    "truncated",
+)
+
+
+@dataclass(frozen=True)
+class Slot:
+    """One interchangeable place in an algorithm.
+
+    Attributes:
+        name: the slot's name, also the field of `Algorithm` and the dotted prefix of overrides.
+        question: the question that a block in this slot answers.
+        inputs: the block's positional arguments, by name and in order.
+        returns: what the block returns, with shapes.
+        extras: inputs that a block may ask for beyond `inputs`, as keyword-only arguments
+            without a default.
+        parameters: settings that belong to the place and not to the block in it (a
+            coefficient, a strategy), with their defaults; written beside the block's own
+            hyperparameters. A default of `...` means that the setting must be given.
+        choices: for a slot that takes a word and no function, the words.
+    """
+
+    name: str
+    question: str
+    inputs: tuple[str, ...] = ()
+    returns: str = ""
+    extras: tuple[str, ...] = ()
+    parameters: dict[str, Any] = field(default_factory=dict)
+    choices: tuple[str, ...] = ()
+
+
+def _token_slot(name: str, question: str, inputs: str, returns: str, **parameters: Any) -> Slot:
+    names = tuple(inputs.split())
+    extras = tuple(extra for extra in TOKEN_EXTRAS if extra not in names)
+    return Slot(name, question, names, returns, extras, parameters)
+
+
+_BUILT_IN = (
+    Slot(
+        "reward_shaping",
+        "What is a completion worth beside its siblings?",
+        ("rewards", "info"),
+        "[P, G]",
+    ),
+    Slot(
+        "group_filter",
+        "Which prompts still teach?",
+        ("rewards", "valid"),
+        "keep [P]",
+        parameters={"strategy": "drop", "max_refills": 10, "when_short": "error"},
+    ),
+    _token_slot(
+        "kl_estimator", "How far has the policy moved?", "logp ref_logp", "[N, T]"
+    ),
+    Slot(
+        "kl_placement",
+        "Where does the distance hurt?",
+        choices=("none", "reward", "loss", "advantage"),
+    ),
+    _token_slot(
+        "advantage",
+        "Which token earned it?",
+        "token_rewards values mask",
+        "(advantages [N, T], returns [N, T])",
+    ),
+    _token_slot("whitening", "On what scale?", "advantages mask", "[N, T]"),
+    _token_slot(
+        "ratio", "Per token, per sequence, or none?", "logp old_logp mask", "log_ratio [N, T]"
+    ),
+    _token_slot(
+        "policy_loss",
+        "How is an action pushed?",
+        "log_ratio advantages logp old_logp mask",
+        "TokenLoss(loss [N, T], stats)",
+    ),
+    _token_slot(
+        "correction",
+        "How is the sampler's drift repaid?",
+        "old_logp rollout_logp mask",
+        "(weights [N, T], kept [N, T])",
+        denominator="original",
+    ),
+    Slot(
+        "aggregation",
+        "How much does a token count?",
+        ("mask", "group_ids"),
+        "weights [N, T], over the whole mini-batch",
+    ),
+    _token_slot(
+        "regularizer",
+        "What else is asked?",
+        "logp ref_logp entropy advantages mask",
+        "[N, T]",
+        coef=...,
+    ),
+    _token_slot(
+        "value_loss", "How is the critic taught?", "values old_values returns mask", "[N, T]"
+    ),
+    Slot(
+        "controller",
+        "How does a coefficient adapt?",
+        (),
+        "Controller(init, update)",
+    ),
+    Slot(
+        "preference_loss",
+        "Which of two completions is preferred?",
+        ("chosen_logp", "rejected_logp", "ref_chosen_logp", "ref_rejected_logp", "lengths"),
+        "[B]",
+    ),
+    Slot(
+        "reward_loss",
+        "Which of two completions scores higher?",
+        ("chosen", "rejected", "margin"),
+        "[B]",
+    ),
+)
+
+_SLOTS: dict[str, Slot] = {slot.name: slot for slot in _BUILT_IN}
+
+
+def slots() -> tuple[Slot, ...]:
+    """Every slot, in the order in which an algorithm reads."""
+    return tuple(_SLOTS.values())
+
+
+def slot(name: str) -> Slot:
+    """The slot of that name.
+
+    Raises:
+        UnknownNameError: if there is none.
+    """
+    if name not in _SLOTS:
+        raise unknown_name("slot", name, _SLOTS)
+    return _SLOTS[name]
+
+
+def add_slot(new: Slot) -> Slot:
+    """Add a slot of a plug-in's own; its blocks are registered like any others.
+
+    Raises:
+        DuplicateNameError: if a slot of that name exists.
+        ZootomyError: if the slot names the same input twice.
+    """
+    if new.name in _SLOTS:
+        raise DuplicateNameError(f"Slot {new.name!r} exists already; choose another name.")
+    arguments = (*new.inputs, *new.extras)
+    if len(set(arguments)) != len(arguments):
+        raise ZootomyError(f"Slot {new.name!r} names an input twice: {', '.join(arguments)}.")
+    _SLOTS[new.name] = new
+    return new

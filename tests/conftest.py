@@ -1,0 +1,25 @@
+"""Shared test settings: CPU only, eight host devices, one compilation cache for the run."""
+
+import os
+
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+flags = os.environ.get("XLA_FLAGS", "")
+if "xla_force_host_platform_device_count" not in flags:
+    os.environ["XLA_FLAGS"] = f"{flags} --xla_force_host_platform_device_count=8".strip()
+
+import pytest  # noqa: E402
+from hypothesis import settings  # noqa: E402
+
+# Deadlines measure the machine, not the code: a first example pays for compilation.
+settings.register_profile("zootomy", deadline=None, max_examples=25, derandomize=True)
+settings.load_profile("zootomy")
+
+
+@pytest.fixture
+def clean_registry():
+    """Undo what a test registers."""
+    from zootomy.registry import registry
+
+    saved = registry.snapshot()
+    yield
+    registry.restore(saved)
