@@ -1,0 +1,132 @@
+"""Attention with grouped key heads, over packed rows or over a cache."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from .cache import write_slots
+from .config import ModelConfig
+from .layers import RMSNorm, linear
+from .rope import rotate
+
+# Added nowhere: masked scores are replaced by it. Finite, so that a row that sees nothing stays
+# finite too, and small enough that exp(score - max) is exactly 0.
+MASKED = -1e30
+
+
+def attend(q: jax.Array, k: jax.Array, v: jax.Array, mask: jax.Array) -> jax.Array:
+    """Softmax attention; the one place where a kernel for a platform would sit.
+
+        out = softmax(q k^T / sqrt(head_dim)) v
+
+    Args:
+        q: `[B, S, heads, head_dim]`.
+        k: `[B, T, kv_heads, head_dim]`; query head h reads key head h // (heads / kv_heads).
+        v: the shape of `k`.
+        mask: `[B, S, T]` bool, True where query s sees key t.
+
+    Returns:
+        `[B, S, heads, head_dim]` in the dtype of `q`; scores and softmax are float32.
+    """
+    batch, length, heads, head_dim = q.shape
+    kv_heads = k.shape[2]
+    q = q.reshape(batch, length, kv_heads, heads // kv_heads, head_dim)
+    scores = jnp.einsum("bskgd,btkd->bkgst", q, k, preferred_element_type=jnp.float32)
+    scores = jnp.where(mask[:, None, None], scores * head_dim**-0.5, MASKED)
+    weights = jax.nn.softmax(scores, axis=-1).astype(v.dtype)
+    out = jnp.einsum("bkgst,btkd->bskgd", weights, v, preferred_element_type=jnp.float32)
+    return out.reshape(batch, length, heads, head_dim).astype(q.dtype)
+
+
+def packed_mask(segments: jax.Array) -> jax.Array:
+    """Who sees whom in packed rows: the earlier tokens of one's own segment, and oneself.
+
+    Args:
+        segments: `[R, L]` int32; 0 is padding.
+
+    Returns:
+        `[R, L, L]` bool.
+    """
+    length = segments.shape[1]
+    causal = jnp.tril(jnp.ones((length, length), bool))
+    # Padding sees earlier padding: its output means nothing, but it stays finite.
+    return causal & (segments[:, :, None] == segments[:, None, :])
+
+
+def slot_mask(positions: jax.Array, slots: int) -> jax.Array:
+    """Who sees which slot of a cache: slots up to one's own position.
+
+    Args:
+        positions: `[B, S]` int32.
+        slots: number of slots read.
+
+    Returns:
+        `[B, S, slots]` bool.
+    """
+    return jnp.arange(slots) <= positions[:, :, None]
+
+
+class Attention(nnx.Module):
+    """Projections, optional head norms, rotation, attention and the output projection.
+
+    Args:
+        config: sizes and switches.
+        rngs: source of fresh weights.
+        dtype: dtype of the arithmetic.
+        param_dtype: dtype of the stored weights.
+    """
+
+    def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs, dtype, param_dtype):
+        self.head_dim = config.head_dim
+        hidden = config.hidden_size
+        q_size = config.num_heads * config.head_dim
+        kv_size = config.num_kv_heads * config.head_dim
+        options = dict(rngs=rngs, dtype=dtype, param_dtype=param_dtype)
+        self.q_proj = linear(hidden, q_size, config, bias=config.qkv_bias, **options)
+        self.k_proj = linear(hidden, kv_size, config, bias=config.qkv_bias, **options)
+        self.v_proj = linear(hidden, kv_size, config, bias=config.qkv_bias, **options)
+        self.o_proj = linear(q_size, hidden, config, bias=config.o_bias, **options)
+        self.qk_norm = config.qk_norm
+        if config.qk_norm:
+            norm = dict(eps=config.rms_norm_eps, param_dtype=param_dtype)
+            self.q_norm = RMSNorm(config.head_dim, **norm)
+            self.k_norm = RMSNorm(config.head_dim, **norm)
+
+    def _project(self, x, cos, sin):
+        def heads(y):
+            return y.reshape(*y.shape[:-1], -1, self.head_dim)
+
+        q, k, v = heads(self.q_proj(x)), heads(self.k_proj(x)), heads(self.v_proj(x))
+        if self.qk_norm:
+            q, k = self.q_norm(q), self.k_norm(k)
+        return rotate(q, cos, sin), rotate(k, cos, sin), v
+
+    def __call__(self, x, cos, sin, mask):
+        """Attend within the rows: x `[R, L, D]`, mask `[R, L, L]`; returns `[R, L, D]`."""
+        q, k, v = self._project(x, cos, sin)
+        out = attend(q, k, v, mask)
+        return self.o_proj(out.reshape(*x.shape[:-1], -1))
+
+    def cached(self, x, cos, sin, mask, k_store, v_store, positions):
+        """Write the new tokens into the cache of this layer, then attend over its slots.
+
+        Args:
+            x: `[B, S, D]`.
+            cos: rotation of the new tokens, `[B, S, 1, head_dim / 2]`.
+            sin: the same shape.
+            mask: `[B, S, slots]`; `slots` is how much of the cache is read.
+            k_store: `[B, capacity, kv_heads, head_dim]`.
+            v_store: the same shape.
+            positions: `[B, S]` int32.
+
+        Returns:
+            `[B, S, D]` and the two stores.
+        """
+        q, k, v = self._project(x, cos, sin)
+        k_store = write_slots(k_store, k, positions)
+        v_store = write_slots(v_store, v, positions)
+        slots = mask.shape[-1]
+        out = attend(q, k_store[:, :slots].astype(q.dtype), v_store[:, :slots].astype(q.dtype), mask)
+        return self.o_proj(out.reshape(*x.shape[:-1], -1)), k_store, v_store

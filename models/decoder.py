@@ -1,0 +1,178 @@
+"""The decoder: Llama, Qwen2 and Qwen3 by config."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from .attention import Attention, packed_mask, slot_mask
+from .cache import KVCache
+from .config import ModelConfig
+from .layers import MLP, RMSNorm, linear
+from .logps import head_logits
+from .rope import rope_tables
+
+
+class DecoderLayer(nnx.Module):
+    """One block: attention and MLP, each on a normalised input and added to the stream.
+
+    Args:
+        config: sizes and switches.
+        rngs: source of fresh weights.
+        dtype: dtype of the arithmetic.
+        param_dtype: dtype of the stored weights.
+    """
+
+    def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs, dtype, param_dtype):
+        options = dict(rngs=rngs, dtype=dtype, param_dtype=param_dtype)
+        norm = dict(eps=config.rms_norm_eps, param_dtype=param_dtype)
+        self.input_layernorm = RMSNorm(config.hidden_size, **norm)
+        self.self_attn = Attention(config, **options)
+        self.post_attention_layernorm = RMSNorm(config.hidden_size, **norm)
+        self.mlp = MLP(config, **options)
+
+    def __call__(self, x, cos, sin, mask):
+        """`[R, L, D]` to `[R, L, D]` over packed rows."""
+        x = x + self.self_attn(self.input_layernorm(x), cos, sin, mask)
+        return x + self.mlp(self.post_attention_layernorm(x))
+
+    def cached(self, x, cos, sin, mask, k_store, v_store, positions):
+        """`[B, S, D]` to `[B, S, D]` over this layer's cache; returns the new cache arrays too."""
+        out, k_store, v_store = self.self_attn.cached(
+            self.input_layernorm(x), cos, sin, mask, k_store, v_store, positions
+        )
+        x = x + out
+        return x + self.mlp(self.post_attention_layernorm(x)), k_store, v_store
+
+
+class Decoder(nnx.Module):
+    """A causal language model: embedding, blocks, a final norm and a head.
+
+    Layers are unrolled, not scanned: adapters can be attached to single projections, and a decode
+    step on a CPU does not copy each layer's weights out of a stack.
+
+    Args:
+        config: sizes and switches.
+        rngs: source of fresh weights.
+        dtype: dtype of the arithmetic; norms, softmax, rotation and logits are float32 anyway.
+        param_dtype: dtype of the stored weights.
+        with_head: False leaves a free head out (for a model with a scalar head).
+        remat: recompute each block in the backward pass instead of keeping what is inside it.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        *,
+        rngs: nnx.Rngs,
+        dtype=jnp.float32,
+        param_dtype=jnp.float32,
+        with_head: bool = True,
+        remat: bool = False,
+    ):
+        self.config = config
+        self.dtype = jnp.dtype(dtype)
+        self.param_dtype = jnp.dtype(param_dtype)
+        self.remat = remat
+        options = dict(rngs=rngs, dtype=self.dtype, param_dtype=self.param_dtype)
+        self.embed_tokens = nnx.Embed(
+            config.vocab_size,
+            config.hidden_size,
+            embedding_init=nnx.initializers.normal(config.initializer_range),
+            **options,
+        )
+        self.layers = nnx.List([DecoderLayer(config, **options) for _ in range(config.num_layers)])
+        self.norm = RMSNorm(
+            config.hidden_size, eps=config.rms_norm_eps, param_dtype=self.param_dtype
+        )
+        self.has_free_head = with_head and not config.tie_embeddings
+        self.has_head = with_head
+        if self.has_free_head:
+            self.lm_head = linear(
+                config.hidden_size, config.vocab_size, config, bias=False, **options
+            )
+
+    def __call__(
+        self,
+        tokens: jax.Array,
+        positions: jax.Array,
+        segments: jax.Array | None = None,
+        cache: KVCache | None = None,
+        *,
+        attend_to: int | None = None,
+    ):
+        """Hidden states after the final norm; row t speaks of the token at t + 1.
+
+        Args:
+            tokens: `[R, L]` int32 (with a cache `[B, S]`).
+            positions: the same shape, int32: place of each token in its sequence. With a cache
+                also the slot it is written to, so distinct within a row.
+            segments: the same shape, int32: packed sequences of a row have different numbers, 0 is
+                padding. None: one sequence a row.
+            cache: what was seen before; a token at position p sees slots 0..p of its row.
+            attend_to: with a cache, read only the first `attend_to` slots (static); the caller
+                promises that no position reaches it.
+
+        Returns:
+            Without a cache `[R, L, D]`; with one `([B, S, D], new cache)`.
+
+        Raises:
+            ValueError: for shapes that do not agree, or arguments that exclude each other.
+        """
+        if tokens.ndim != 2 or tokens.shape != positions.shape:
+            raise ValueError(
+                "tokens and positions must be [rows, length] and agree, got "
+                f"{tokens.shape} and {positions.shape}"
+            )
+        if cache is not None:
+            if segments is not None:
+                raise ValueError("segments and cache exclude each other: a cache holds one a row")
+            return self._cached(tokens, positions, cache, attend_to)
+        if attend_to is not None:
+            raise ValueError("attend_to has no meaning without a cache")
+        if segments is None:
+            segments = jnp.ones_like(tokens)
+        if segments.shape != tokens.shape:
+            raise ValueError(
+                f"segments must have the shape of tokens {tokens.shape}, got {segments.shape}"
+            )
+        x = self.embed_tokens(tokens)
+        cos, sin = rope_tables(positions, self.config.rope, self.config.head_dim)
+        mask = packed_mask(segments)
+        run = nnx.remat(DecoderLayer.__call__) if self.remat else DecoderLayer.__call__
+        for layer in self.layers:
+            x = run(layer, x, cos, sin, mask)
+        return self.norm(x)
+
+    def _cached(self, tokens, positions, cache, attend_to):
+        if cache.batch != tokens.shape[0]:
+            raise ValueError(f"the cache has {cache.batch} rows, tokens have {tokens.shape[0]}")
+        if len(cache.k) != self.config.num_layers:
+            raise ValueError(
+                f"the cache has {len(cache.k)} layers, the model {self.config.num_layers}"
+            )
+        slots = cache.capacity if attend_to is None else attend_to
+        if not 1 <= slots <= cache.capacity:
+            raise ValueError(f"attend_to must be in 1..{cache.capacity}, got {attend_to}")
+        x = self.embed_tokens(tokens)
+        cos, sin = rope_tables(positions, self.config.rope, self.config.head_dim)
+        mask = slot_mask(positions, slots)
+        keys, values = [], []
+        for layer, k_store, v_store in zip(self.layers, cache.k, cache.v, strict=True):
+            x, k_store, v_store = layer.cached(x, cos, sin, mask, k_store, v_store, positions)
+            keys.append(k_store)
+            values.append(v_store)
+        return self.norm(x), KVCache(k=tuple(keys), v=tuple(values))
+
+    def head_kernel(self) -> jax.Array:
+        """`[D, V]`: the free head, or the transposed embedding."""
+        if not self.has_head:
+            raise ValueError("this decoder was built without a head (with_head=False)")
+        if self.has_free_head:
+            return self.lm_head.kernel[...]
+        return self.embed_tokens.embedding[...].T
+
+    def logits(self, hidden: jax.Array) -> jax.Array:
+        """`[..., D]` to `[..., V]` float32."""
+        return head_logits(hidden, self.head_kernel())

@@ -1,0 +1,80 @@
+"""The small parts of a decoder: a normalisation and a gated MLP."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from .config import ModelConfig
+
+
+class RMSNorm(nnx.Module):
+    """Divide by the root mean square, then scale.
+
+        y = scale * x / sqrt(mean(x^2) + eps)
+
+    The statistics are float32; the quotient is cast back to the input's dtype before the scale.
+
+    Args:
+        size: width of the last axis.
+        eps: added to the mean square.
+        param_dtype: dtype of the scale.
+    """
+
+    def __init__(self, size: int, *, eps: float, param_dtype=jnp.float32):
+        self.eps = eps
+        self.scale = nnx.Param(jnp.ones((size,), param_dtype))
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Normalise over the last axis; shape and dtype are kept."""
+        wide = x.astype(jnp.float32)
+        mean_square = jnp.mean(jnp.square(wide), axis=-1, keepdims=True)
+        normal = (wide * jax.lax.rsqrt(mean_square + self.eps)).astype(x.dtype)
+        return self.scale[...].astype(x.dtype) * normal
+
+
+def linear(
+    inputs: int,
+    outputs: int,
+    config: ModelConfig,
+    *,
+    bias: bool,
+    rngs: nnx.Rngs,
+    dtype,
+    param_dtype,
+) -> nnx.Linear:
+    """A projection with a kernel `[inputs, outputs]`, drawn with the config's spread."""
+    return nnx.Linear(
+        inputs,
+        outputs,
+        use_bias=bias,
+        kernel_init=nnx.initializers.normal(config.initializer_range),
+        dtype=dtype,
+        param_dtype=param_dtype,
+        rngs=rngs,
+    )
+
+
+class MLP(nnx.Module):
+    """The gated MLP.
+
+        y = down(silu(gate(x)) * up(x))
+
+    Args:
+        config: sizes and biases.
+        rngs: source of fresh weights.
+        dtype: dtype of the arithmetic.
+        param_dtype: dtype of the stored weights.
+    """
+
+    def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs, dtype, param_dtype):
+        options = dict(bias=config.mlp_bias, rngs=rngs, dtype=dtype, param_dtype=param_dtype)
+        hidden, inner = config.hidden_size, config.intermediate_size
+        self.gate_proj = linear(hidden, inner, config, **options)
+        self.up_proj = linear(hidden, inner, config, **options)
+        self.down_proj = linear(inner, hidden, config, **options)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """`[..., D]` to `[..., D]`."""
+        return self.down_proj(nnx.silu(self.gate_proj(x)) * self.up_proj(x))

@@ -1,0 +1,244 @@
+"""Log-probabilities and entropies through the head, a chunk of tokens at a time."""
+
+from __future__ import annotations
+
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+# Without a chunk size: about this many logits at a time (128 MiB in float32).
+_LOGITS_A_CHUNK = 2**25
+_ROWS_MULTIPLE = 8
+
+
+def head_logits(hidden: jax.Array, kernel: jax.Array) -> jax.Array:
+    """The head: `hidden @ kernel`, in the dtype of `hidden`, summed and returned in float32.
+
+    Args:
+        hidden: `[..., D]`.
+        kernel: `[D, V]`.
+
+    Returns:
+        `[..., V]` float32.
+    """
+    return jnp.matmul(hidden, kernel.astype(hidden.dtype), preferred_element_type=jnp.float32)
+
+
+class TokenStats(NamedTuple):
+    """What one pass through the head tells of each token, float32, shape of the targets.
+
+    Args:
+        logp: log-probability of the target.
+        entropy: of the whole distribution, in nats; None where not asked for.
+        sum_pi_squared: sum over the vocabulary of the squared probabilities; None where not asked.
+    """
+
+    logp: jax.Array
+    entropy: jax.Array | None
+    sum_pi_squared: jax.Array | None
+
+
+class _Options(NamedTuple):
+    chunk: int
+    entropy: bool
+    squares: bool
+
+
+def _split(x: jax.Array, chunk: int) -> jax.Array:
+    """`[M, ...]` to `[chunks, chunk, ...]`, zeros at the end; chunk c takes every chunks-th row.
+
+    Strided, so that rows that lie on different devices are in every chunk alike.
+    """
+    chunks = -(-x.shape[0] // chunk)
+    padded = jnp.pad(x, [(0, chunks * chunk - x.shape[0])] + [(0, 0)] * (x.ndim - 1))
+    return jnp.swapaxes(padded.reshape(chunk, chunks, *x.shape[1:]), 0, 1)
+
+
+def _join(x: jax.Array, length: int) -> jax.Array:
+    return jnp.swapaxes(x, 0, 1).reshape(-1, *x.shape[2:])[:length]
+
+
+def _chunk_forward(hidden, kernel, targets, temperature, options: _Options):
+    z = head_logits(hidden, kernel) / temperature
+    log_total = jax.nn.logsumexp(z, axis=-1)
+    logp = jnp.take_along_axis(z, targets[:, None], axis=-1)[:, 0] - log_total
+    p = jnp.exp(z - log_total[:, None]) if options.entropy or options.squares else None
+    entropy = log_total - jnp.sum(p * z, axis=-1) if options.entropy else None
+    squares = jnp.sum(jnp.square(p), axis=-1) if options.squares else None
+    return TokenStats(logp, entropy, squares), log_total
+
+
+def _forward(hidden, kernel, targets, temperature, options: _Options):
+    def step(_, inputs):
+        return None, _chunk_forward(inputs[0], kernel, inputs[1], temperature, options)
+
+    split = _split(hidden, options.chunk), _split(targets, options.chunk)
+    _, out = jax.lax.scan(step, None, split)
+    return jax.tree.map(lambda x: _join(x, hidden.shape[0]), out)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(4,))
+def _token_stats(hidden, kernel, targets, temperature, options: _Options) -> TokenStats:
+    return _forward(hidden, kernel, targets, temperature, options)[0]
+
+
+def _token_stats_fwd(hidden, kernel, targets, temperature, options):
+    stats, log_total = _forward(hidden, kernel, targets, temperature, options)
+    return stats, (hidden, kernel, targets, temperature, stats, log_total)
+
+
+def _chunk_dz(z, targets, stats: TokenStats, log_total, cotangents: TokenStats):
+    """Derivative with respect to the tempered logits z of one chunk.
+
+        d logp / dz_j    = [j = target] - p_j
+        d entropy / dz_j = -p_j (z_j - sum_i p_i z_i),  sum_i p_i z_i = log_total - entropy
+        d sum p^2 / dz_j = 2 p_j (p_j - sum p^2)
+    """
+    p = jnp.exp(z - log_total[:, None])
+    chosen = jnp.arange(z.shape[-1]) == targets[:, None]
+    dz = cotangents.logp[:, None] * (chosen - p)
+    if stats.entropy is not None and cotangents.entropy is not None:
+        mean_z = (log_total - stats.entropy)[:, None]
+        dz = dz - cotangents.entropy[:, None] * p * (z - mean_z)
+    if stats.sum_pi_squared is not None and cotangents.sum_pi_squared is not None:
+        inner = p - stats.sum_pi_squared[:, None]
+        dz = dz + cotangents.sum_pi_squared[:, None] * 2 * p * inner
+    return dz
+
+
+def _token_stats_bwd(options, residuals, cotangents):
+    hidden, kernel, targets, temperature, stats, log_total = residuals
+    kernel_cast = kernel.astype(hidden.dtype)
+
+    def step(carry, inputs):
+        d_kernel, d_temperature = carry
+        h, t, s, total, g = inputs
+        z = head_logits(h, kernel_cast) / temperature
+        dz = _chunk_dz(z, t, s, total, g)
+        d_temperature = d_temperature - jnp.sum(dz * z) / temperature
+        d_logits = (dz / temperature).astype(h.dtype)
+        d_hidden = jnp.matmul(d_logits, kernel_cast.T, preferred_element_type=jnp.float32)
+        d_kernel = d_kernel + jnp.matmul(h.T, d_logits, preferred_element_type=jnp.float32)
+        return (d_kernel, d_temperature), d_hidden.astype(h.dtype)
+
+    inputs = (hidden, targets, stats, log_total, cotangents)
+    split = jax.tree.map(lambda x: _split(x, options.chunk), inputs)
+    start = (jnp.zeros(kernel.shape, jnp.float32), jnp.zeros((), jnp.float32))
+    (d_kernel, d_temperature), d_hidden = jax.lax.scan(step, start, split)
+    return (
+        _join(d_hidden, hidden.shape[0]),
+        d_kernel.astype(kernel.dtype),
+        np.zeros(targets.shape, jax.dtypes.float0),
+        d_temperature,
+    )
+
+
+_token_stats.defvjp(_token_stats_fwd, _token_stats_bwd)
+
+
+def _chunk_rows(tokens: int, vocab: int, chunk: int | None) -> int:
+    """Rows a chunk: near the wish, evenly filled, a multiple of 8."""
+    if chunk is None:
+        chunk = max(_ROWS_MULTIPLE, _LOGITS_A_CHUNK // vocab)
+    if chunk < 1:
+        raise ValueError(f"chunk must be at least 1, got {chunk}")
+    chunks = max(1, -(-tokens // chunk))
+    rows = max(1, -(-tokens // chunks))
+    return min(chunk, -(-rows // _ROWS_MULTIPLE) * _ROWS_MULTIPLE)
+
+
+def token_stats(
+    hidden: jax.Array,
+    kernel: jax.Array,
+    targets: jax.Array,
+    *,
+    temperature: float | jax.Array = 1.0,
+    chunk: int | None = None,
+    with_entropy: bool = False,
+    with_sum_pi_squared: bool = False,
+) -> TokenStats:
+    """Per-token statistics of softmax(hidden @ kernel / temperature), never `[tokens, V]` at once.
+
+        z = hidden @ kernel / temperature
+        logp = z[target] - logsumexp(z)
+        entropy = -sum_j p_j log p_j
+        sum_pi_squared = sum_j p_j^2
+
+    The backward pass computes the logits of each chunk again; gradients reach `hidden`, `kernel`
+    and `temperature`, and the kernel's are summed in float32.
+
+    Args:
+        hidden: `[..., D]`.
+        kernel: `[D, V]`.
+        targets: `[...]` int32 in 0..V-1, the token each row speaks of.
+        temperature: positive; a scalar that may be traced.
+        chunk: tokens at a time; None: about 2^25 logits' worth.
+        with_entropy: whether to compute the entropy.
+        with_sum_pi_squared: whether to compute the sum of squared probabilities.
+
+    Returns:
+        `TokenStats`, float32.
+
+    Raises:
+        ValueError: if the shapes do not agree, or a temperature known now is not positive.
+    """
+    if hidden.shape[:-1] != targets.shape or hidden.ndim < 1:
+        raise ValueError(
+            f"targets must have the leading shape of hidden {hidden.shape[:-1]}, got "
+            f"{targets.shape}"
+        )
+    if kernel.ndim != 2 or kernel.shape[0] != hidden.shape[-1]:
+        raise ValueError(
+            f"kernel must be [D, V] with D = {hidden.shape[-1]}, the width of hidden; got "
+            f"{kernel.shape}"
+        )
+    if isinstance(temperature, int | float) and not temperature > 0:
+        raise ValueError(
+            f"temperature must be positive, got {temperature}; greedy tokens are scored at 1"
+        )
+    flat = targets.reshape(-1)
+    rows = _chunk_rows(flat.shape[0], kernel.shape[1], chunk)
+    stats = _token_stats(
+        hidden.reshape(-1, hidden.shape[-1]),
+        kernel,
+        flat,
+        jnp.asarray(temperature, jnp.float32),
+        _Options(rows, with_entropy, with_sum_pi_squared),
+    )
+    return jax.tree.map(lambda x: x.reshape(targets.shape), stats)
+
+
+def token_logps(
+    hidden: jax.Array,
+    kernel: jax.Array,
+    targets: jax.Array,
+    *,
+    temperature: float | jax.Array = 1.0,
+    chunk: int | None = None,
+    with_entropy: bool = False,
+) -> tuple[jax.Array, jax.Array | None]:
+    """Log-probabilities of the targets and, where asked, entropies; see `token_stats`.
+
+    Args:
+        hidden: `[..., D]`.
+        kernel: `[D, V]`.
+        targets: `[...]` int32.
+        temperature: positive; a scalar that may be traced.
+        chunk: tokens at a time; None: about 2^25 logits' worth.
+        with_entropy: whether to compute the entropy.
+
+    Returns:
+        `logp [...]` and `entropy [...]` (or None), float32.
+    """
+    stats = token_stats(
+        hidden,
+        kernel,
+        targets,
+        temperature=temperature,
+        chunk=chunk,
+        with_entropy=with_entropy,
+    )
+    return stats.logp, stats.entropy
