@@ -23,7 +23,7 @@ def attend(q: jax.Array, k: jax.Array, v: jax.Array, mask: jax.Array) -> jax.Arr
 
     Args:
         q: `[B, S, heads, head_dim]`.
-        k: `[B, T, kv_heads, head_dim]`; query head h reads key head h // (heads / kv_heads).
+        k: `[B, kv_heads, T, head_dim]`; query head h reads key head h // (heads / kv_heads).
         v: the shape of `k`.
         mask: `[B, S, T]` bool, True where query s sees key t.
 
@@ -31,12 +31,12 @@ def attend(q: jax.Array, k: jax.Array, v: jax.Array, mask: jax.Array) -> jax.Arr
         `[B, S, heads, head_dim]` in the dtype of `q`; scores and softmax are float32.
     """
     batch, length, heads, head_dim = q.shape
-    kv_heads = k.shape[2]
+    kv_heads = k.shape[1]
     q = q.reshape(batch, length, kv_heads, heads // kv_heads, head_dim)
-    scores = jnp.einsum("bskgd,btkd->bkgst", q, k, preferred_element_type=jnp.float32)
+    scores = jnp.einsum("bskgd,bktd->bkgst", q, k, preferred_element_type=jnp.float32)
     scores = jnp.where(mask[:, None, None], scores * head_dim**-0.5, MASKED)
     weights = jax.nn.softmax(scores, axis=-1).astype(v.dtype)
-    out = jnp.einsum("bkgst,btkd->bskgd", weights, v, preferred_element_type=jnp.float32)
+    out = jnp.einsum("bkgst,bktd->bskgd", weights, v, preferred_element_type=jnp.float32)
     return out.reshape(batch, length, heads, head_dim).astype(q.dtype)
 
 
@@ -83,14 +83,14 @@ class Attention(nnx.Module):
         hidden = config.hidden_size
         q_size = config.num_heads * config.head_dim
         kv_size = config.num_kv_heads * config.head_dim
-        options = dict(rngs=rngs, dtype=dtype, param_dtype=param_dtype)
+        options = {"rngs": rngs, "dtype": dtype, "param_dtype": param_dtype}
         self.q_proj = linear(hidden, q_size, config, bias=config.qkv_bias, **options)
         self.k_proj = linear(hidden, kv_size, config, bias=config.qkv_bias, **options)
         self.v_proj = linear(hidden, kv_size, config, bias=config.qkv_bias, **options)
         self.o_proj = linear(q_size, hidden, config, bias=config.o_bias, **options)
         self.qk_norm = config.qk_norm
         if config.qk_norm:
-            norm = dict(eps=config.rms_norm_eps, param_dtype=param_dtype)
+            norm = {"eps": config.rms_norm_eps, "param_dtype": param_dtype}
             self.q_norm = RMSNorm(config.head_dim, **norm)
             self.k_norm = RMSNorm(config.head_dim, **norm)
 
@@ -106,7 +106,7 @@ class Attention(nnx.Module):
     def __call__(self, x, cos, sin, mask):
         """Attend within the rows: x `[R, L, D]`, mask `[R, L, L]`; returns `[R, L, D]`."""
         q, k, v = self._project(x, cos, sin)
-        out = attend(q, k, v, mask)
+        out = attend(q, jnp.swapaxes(k, 1, 2), jnp.swapaxes(v, 1, 2), mask)
         return self.o_proj(out.reshape(*x.shape[:-1], -1))
 
     def cached(self, x, cos, sin, mask, k_store, v_store, positions):
@@ -117,7 +117,7 @@ class Attention(nnx.Module):
             cos: rotation of the new tokens, `[B, S, 1, head_dim / 2]`.
             sin: the same shape.
             mask: `[B, S, slots]`; `slots` is how much of the cache is read.
-            k_store: `[B, capacity, kv_heads, head_dim]`.
+            k_store: `[B, kv_heads, capacity, head_dim]`.
             v_store: the same shape.
             positions: `[B, S]` int32.
 
@@ -128,5 +128,6 @@ class Attention(nnx.Module):
         k_store = write_slots(k_store, k, positions)
         v_store = write_slots(v_store, v, positions)
         slots = mask.shape[-1]
-        out = attend(q, k_store[:, :slots].astype(q.dtype), v_store[:, :slots].astype(q.dtype), mask)
+        k_seen, v_seen = k_store[:, :, :slots], v_store[:, :, :slots]
+        out = attend(q, k_seen.astype(q.dtype), v_seen.astype(q.dtype), mask)
         return self.o_proj(out.reshape(*x.shape[:-1], -1)), k_store, v_store

@@ -11,11 +11,12 @@ from .config import ModelConfig
 
 
 class KVCache(NamedTuple):
-    """Keys and values, one array a layer, `[B, capacity, kv_heads, head_dim]`.
+    """Keys and values, one array a layer, `[B, kv_heads, capacity, head_dim]`.
 
     Slot s of row b holds the token at position s of that row, so right-padded prompts leave no
     holes: what was written for padding is overwritten by the token that comes to stand there, and
-    nothing beyond a token's own position is ever read for it.
+    nothing beyond a token's own position is ever read for it. One array a layer, and slots next to
+    the head width, because a step then neither slices a stack nor transposes what it reads.
     """
 
     k: tuple[jax.Array, ...]
@@ -24,7 +25,7 @@ class KVCache(NamedTuple):
     @property
     def capacity(self) -> int:
         """Slots a row."""
-        return self.k[0].shape[1]
+        return self.k[0].shape[2]
 
     @property
     def batch(self) -> int:
@@ -49,7 +50,7 @@ def init_cache(config: ModelConfig, batch: int, capacity: int, dtype=jnp.float32
     """
     if batch < 1 or capacity < 1:
         raise ValueError(f"batch and capacity must be at least 1, got {batch} and {capacity}")
-    shape = (batch, capacity, config.num_kv_heads, config.head_dim)
+    shape = (batch, config.num_kv_heads, capacity, config.head_dim)
 
     def zeros():
         return tuple(jnp.zeros(shape, dtype) for _ in range(config.num_layers))
@@ -74,7 +75,7 @@ def write_slots(store: jax.Array, new: jax.Array, positions: jax.Array) -> jax.A
     """Put the new entries at their positions; a position outside the store is dropped.
 
     Args:
-        store: `[B, capacity, kv_heads, head_dim]`, keys or values of one layer.
+        store: `[B, kv_heads, capacity, head_dim]`, keys or values of one layer.
         new: `[B, S, kv_heads, head_dim]`.
         positions: `[B, S]` int32, distinct within a row.
 
@@ -82,4 +83,4 @@ def write_slots(store: jax.Array, new: jax.Array, positions: jax.Array) -> jax.A
         The store with `new[b, s]` in slot `positions[b, s]` of row b.
     """
     rows = jnp.arange(store.shape[0])[:, None]
-    return store.at[rows, positions].set(new.astype(store.dtype), mode="drop")
+    return store.at[rows, :, positions].set(new.astype(store.dtype), mode="drop")

@@ -25,8 +25,8 @@ class DecoderLayer(nnx.Module):
     """
 
     def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs, dtype, param_dtype):
-        options = dict(rngs=rngs, dtype=dtype, param_dtype=param_dtype)
-        norm = dict(eps=config.rms_norm_eps, param_dtype=param_dtype)
+        options = {"rngs": rngs, "dtype": dtype, "param_dtype": param_dtype}
+        norm = {"eps": config.rms_norm_eps, "param_dtype": param_dtype}
         self.input_layernorm = RMSNorm(config.hidden_size, **norm)
         self.self_attn = Attention(config, **options)
         self.post_attention_layernorm = RMSNorm(config.hidden_size, **norm)
@@ -75,7 +75,7 @@ class Decoder(nnx.Module):
         self.dtype = jnp.dtype(dtype)
         self.param_dtype = jnp.dtype(param_dtype)
         self.remat = remat
-        options = dict(rngs=rngs, dtype=self.dtype, param_dtype=self.param_dtype)
+        options = {"rngs": rngs, "dtype": self.dtype, "param_dtype": self.param_dtype}
         self.embed_tokens = nnx.Embed(
             config.vocab_size,
             config.hidden_size,

@@ -69,7 +69,8 @@ class MLP(nnx.Module):
     """
 
     def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs, dtype, param_dtype):
-        options = dict(bias=config.mlp_bias, rngs=rngs, dtype=dtype, param_dtype=param_dtype)
+        options = {"rngs": rngs, "dtype": dtype, "param_dtype": param_dtype}
+        options["bias"] = config.mlp_bias
         hidden, inner = config.hidden_size, config.intermediate_size
         self.gate_proj = linear(hidden, inner, config, **options)
         self.up_proj = linear(hidden, inner, config, **options)

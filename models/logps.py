@@ -65,7 +65,7 @@ def _chunk_forward(hidden, kernel, targets, temperature, options: _Options):
     z = head_logits(hidden, kernel) / temperature
     log_total = jax.nn.logsumexp(z, axis=-1)
     logp = jnp.take_along_axis(z, targets[:, None], axis=-1)[:, 0] - log_total
-    p = jnp.exp(z - log_total[:, None]) if options.entropy or options.squares else None
+    p = jnp.exp(z - log_total[:, None])
     entropy = log_total - jnp.sum(p * z, axis=-1) if options.entropy else None
     squares = jnp.sum(jnp.square(p), axis=-1) if options.squares else None
     return TokenStats(logp, entropy, squares), log_total
@@ -93,9 +93,9 @@ def _token_stats_fwd(hidden, kernel, targets, temperature, options):
 def _chunk_dz(z, targets, stats: TokenStats, log_total, cotangents: TokenStats):
     """Derivative with respect to the tempered logits z of one chunk.
 
-        d logp / dz_j    = [j = target] - p_j
-        d entropy / dz_j = -p_j (z_j - sum_i p_i z_i),  sum_i p_i z_i = log_total - entropy
-        d sum p^2 / dz_j = 2 p_j (p_j - sum p^2)
+    d logp / dz_j    = [j = target] - p_j
+    d entropy / dz_j = -p_j (z_j - sum_i p_i z_i),  sum_i p_i z_i = log_total - entropy
+    d sum p^2 / dz_j = 2 p_j (p_j - sum p^2)
     """
     p = jnp.exp(z - log_total[:, None])
     chosen = jnp.arange(z.shape[-1]) == targets[:, None]

@@ -41,10 +41,11 @@ def _llama3(rope: RopeConfig, head_dim: int) -> tuple[np.ndarray, float]:
 
 
 def _yarn_attention_factor(rope: RopeConfig) -> float:
-    assert rope.factor is not None
+    factor = rope.factor
+    assert factor is not None
 
     def mscale(weight: float) -> float:
-        return 1.0 if rope.factor <= 1 else 0.1 * weight * math.log(rope.factor) + 1.0
+        return 1.0 if factor <= 1 else 0.1 * weight * math.log(factor) + 1.0
 
     if rope.attention_factor is not None:
         return float(rope.attention_factor)
