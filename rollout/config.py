@@ -1,0 +1,129 @@
+"""The settings of a rollout engine, and how prompts are made to fit them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from ..registry import ZootomyError, unknown_name
+from .types import SamplingParams, whole_number
+
+ENGINES = ("vanilla",)
+FUTURE_ENGINES = ("vllm", "sglang_jax")
+
+CacheDtype = Literal["model", "float32", "bfloat16"]
+OverlongPrompts = Literal["error", "truncate"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RolloutConfig:
+    """Which engine samples, how, and within which limits.
+
+    Attributes:
+        engine: name of the engine.
+        temperature: see `SamplingParams`, as the next four.
+        top_p: probability mass that is kept.
+        top_k: number of tokens that are kept.
+        min_p: least probability that is kept, relative to the most likely token.
+        max_new_tokens: longest completion in tokens.
+        max_prompt_tokens: longest prompt in tokens.
+        overlong_prompts: what happens to a longer prompt: `"error"`, or `"truncate"`, which
+            keeps its last tokens.
+        max_slots: completions that are decoded at the same time; the others wait for a slot.
+        prefill_tokens: prompt tokens (padding included) that are read in one pass.
+        cache_dtype: precision of the keys and values; `"model"` is that of the model.
+        seed: of the noise of calls that bring no seed of their own.
+
+    Raises:
+        ZootomyError: an unknown engine or a value outside its range.
+    """
+
+    engine: str = "vanilla"
+    temperature: float = SamplingParams.temperature
+    top_p: float = SamplingParams.top_p
+    top_k: int | None = SamplingParams.top_k
+    min_p: float = SamplingParams.min_p
+    max_new_tokens: int = 256
+    max_prompt_tokens: int = 512
+    overlong_prompts: OverlongPrompts = "error"
+    max_slots: int = 256
+    prefill_tokens: int = 8192
+    cache_dtype: CacheDtype = "model"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_engine(self.engine)
+        whole_number("max_prompt_tokens", self.max_prompt_tokens, 1, "an integer >= 1")
+        whole_number("max_slots", self.max_slots, 1, "an integer >= 1")
+        whole_number("prefill_tokens", self.prefill_tokens, 1, "an integer >= 1")
+        whole_number("seed", self.seed, 0, "an integer >= 0")
+        _choice("overlong_prompts", self.overlong_prompts, get_args(OverlongPrompts))
+        _choice("cache_dtype", self.cache_dtype, get_args(CacheDtype))
+        self.sampling()
+
+    def sampling(self, stop_ids: Sequence[int] = ()) -> SamplingParams:
+        """These settings as the sampling parameters of a call.
+
+        Args:
+            stop_ids: token ids that end a completion, usually the tokenizer's.
+        """
+        return SamplingParams(
+            temperature=self.temperature,
+            top_p=self.top_p,
+            top_k=self.top_k,
+            min_p=self.min_p,
+            max_new_tokens=self.max_new_tokens,
+            stop_ids=tuple(stop_ids),
+        )
+
+
+def check_engine(name: str) -> None:
+    """Refuse an engine this version does not hold, with the names it does."""
+    if name in FUTURE_ENGINES:
+        raise ZootomyError(
+            f"rollout engine {name!r} is not part of this version, which ships the vanilla "
+            "engine only; set rollout.engine='vanilla'"
+        )
+    if name not in ENGINES:
+        raise unknown_name("rollout engine", name, ENGINES)
+
+
+def fit_prompts(prompts: Sequence[Sequence[int]], config: RolloutConfig) -> list[tuple[int, ...]]:
+    """The prompts as the engine and the trainer both see them: within `max_prompt_tokens`.
+
+    Whoever trains on completions applies this before the request, so that both read the same
+    token ids; applied twice it changes nothing more.
+
+    Args:
+        prompts: token ids, one sequence a prompt.
+        config: its `max_prompt_tokens` and `overlong_prompts` decide.
+
+    Returns:
+        The prompts; where truncated, the last `max_prompt_tokens` tokens.
+
+    Raises:
+        ZootomyError: an empty prompt, or one too long under `overlong_prompts="error"`.
+    """
+    limit = config.max_prompt_tokens
+    fitted = []
+    for i, prompt in enumerate(prompts):
+        if len(prompt) == 0:
+            raise ZootomyError(
+                f"prompt {i} is empty; a completion needs at least one token to start from "
+                "(a beginning-of-text token, say)"
+            )
+        if len(prompt) > limit and config.overlong_prompts == "error":
+            raise ZootomyError(
+                f"prompt {i} has {len(prompt)} tokens; max_prompt_tokens is {limit}. Raise "
+                "rollout.max_prompt_tokens, shorten the prompt, or set "
+                "rollout.overlong_prompts='truncate' (keeps the last tokens)"
+            )
+        fitted.append(tuple(prompt[-limit:]))
+    return fitted
+
+
+def _choice(name: str, value: object, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        listing = " or ".join(repr(c) for c in choices)
+        raise ZootomyError(f"{name} is {value!r}; expected {listing}")

@@ -1,0 +1,175 @@
+"""Drawing one token a row from logits, with its log-probability.
+
+Truncation is a bound on the distance from the most likely token's logit, so top-k, top-p and
+min-p are three bounds of which the smallest counts. The bounds of top-k and top-p are found by
+bisection over the bits of the distances: 31 passes, exact, where a sort of a large vocabulary
+costs ten times as much.
+
+The order is that of Hugging Face: temperature, top-k, top-p on what top-k left (renormalised),
+min-p. Tokens tied with the last one kept are kept too, so top-k may keep more than k.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .types import SamplingParams
+
+BLOCK = 128  # tokens of the vocabulary summed together before the second draw
+STOP_SLOTS = 8  # stop ids are padded to a multiple of this, so their number compiles nothing
+_INFINITY_BITS = 0x7F800000
+
+
+class SamplingArrays(NamedTuple):
+    """`SamplingParams` as traced values: changing one compiles nothing.
+
+    Attributes:
+        temperature: scalar float32, 0 is greedy.
+        top_p: scalar float32, 1 keeps all.
+        top_k: scalar int32, 0 keeps all.
+        min_p: scalar float32, 0 keeps all.
+        stop_ids: `[K]` int32, padded with -1.
+    """
+
+    temperature: jax.Array | np.ndarray
+    top_p: jax.Array | np.ndarray
+    top_k: jax.Array | np.ndarray
+    min_p: jax.Array | np.ndarray
+    stop_ids: jax.Array | np.ndarray
+
+
+def sampling_arrays(sampling: SamplingParams) -> SamplingArrays:
+    """The values of `sampling` as arrays of fixed shapes."""
+    stops = np.full(max(1, -(-len(sampling.stop_ids) // STOP_SLOTS)) * STOP_SLOTS, -1, np.int32)
+    stops[: len(sampling.stop_ids)] = sampling.stop_ids
+    return SamplingArrays(
+        temperature=np.asarray(sampling.temperature, np.float32),
+        top_p=np.asarray(sampling.top_p, np.float32),
+        top_k=np.asarray(sampling.top_k or 0, np.int32),
+        min_p=np.asarray(sampling.min_p, np.float32),
+        stop_ids=stops,
+    )
+
+
+def row_keys(seed: jax.Array, owner: jax.Array) -> jax.Array:
+    """One noise key a row, from the seed, the request and the completion alone.
+
+    Args:
+        seed: a typed key.
+        owner: `[S, 2]` int32, index of the request and of the completion.
+
+    Returns:
+        `[S]` typed keys.
+    """
+    fold = jax.random.fold_in
+    return jax.vmap(lambda pair: fold(fold(seed, pair[0]), pair[1]))(owner)
+
+
+def row_noise(keys: jax.Array, positions: jax.Array) -> jax.Array:
+    """Two uniforms a row for the token at `positions`, inside (0, 1).
+
+    Folding the position in gives two random words already; no further bits are drawn.
+
+    Args:
+        keys: `[S]` typed keys.
+        positions: `[S]` int32, where the token will stand in its row, prompt included.
+
+    Returns:
+        `[S, 2]` float32.
+    """
+    words = jax.random.key_data(jax.vmap(jax.random.fold_in)(keys, positions))
+    return ((words >> 9).astype(jnp.float32) + 0.5) * jnp.float32(2.0**-23)
+
+
+def sample(
+    logits: jax.Array, noise: jax.Array, sampling: SamplingArrays, *, truncated: bool
+) -> tuple[jax.Array, jax.Array]:
+    """Draw a token a row; its log-probability is that of the distribution drawn from.
+
+        d = (max logits - logits) / temperature;  keep d <= bound;  p = exp(-d) / sum_kept exp(-d)
+
+    Args:
+        logits: `[S, V]` float32.
+        noise: `[S, 2]` float32 in (0, 1).
+        sampling: temperature 0 takes the most likely token and reports its logp at temperature 1.
+        truncated: static; False leaves top-k and top-p out of the program.
+
+    Returns:
+        tokens `[S]` int32, logp `[S]` float32.
+    """
+    greedy = sampling.temperature == 0
+    top = jnp.max(logits, axis=-1, keepdims=True)
+    distance = (top - logits) / jnp.where(greedy, 1.0, sampling.temperature)
+    bound = -jnp.log(sampling.min_p) * jnp.ones(len(logits))
+    if truncated:
+        top_k, top_p = jnp.asarray(sampling.top_k), jnp.asarray(sampling.top_p)
+        bound = jnp.minimum(bound, _order_bound(distance, top_k, top_p))
+    weight = jnp.where(distance <= bound[:, None], jnp.exp(-distance), 0.0)
+    drawn = draw(weight, noise)
+    tokens = jnp.where(greedy, jnp.argmax(logits, axis=-1), drawn).astype(jnp.int32)
+    picked = jnp.take_along_axis(distance, tokens[:, None], axis=1)[:, 0]
+    return tokens, -picked - jnp.log(weight.sum(axis=-1))
+
+
+def draw(weight: jax.Array, noise: jax.Array) -> jax.Array:
+    """Index drawn in proportion to its weight, by the inverse of the cumulative sum.
+
+    First a block of the vocabulary, then a token in it, each with its own uniform: one pass over
+    the weights, and float32 sums over few terms. A weight of zero is never drawn.
+
+    Args:
+        weight: `[S, V]` float32, not negative, at least one positive a row.
+        noise: `[S, 2]` float32 in (0, 1).
+
+    Returns:
+        `[S]` int32.
+    """
+    rows, vocabulary = weight.shape
+    blocks = jnp.pad(weight, ((0, 0), (0, -vocabulary % BLOCK))).reshape(rows, -1, BLOCK)
+    block = _invert(blocks.sum(axis=-1), noise[:, 0])
+    inside = jnp.take_along_axis(blocks, block[:, None, None], axis=1)[:, 0]
+    return block * BLOCK + _invert(inside, noise[:, 1])
+
+
+def _invert(weight: jax.Array, uniform: jax.Array) -> jax.Array:
+    cumulative = jnp.cumsum(weight, axis=-1)
+    # Sums are rounded, so that the last may stay below an earlier one, and a weight of zero may
+    # seem to rise: a hit needs a positive weight, and the target stays within the largest sum.
+    target = uniform[:, None] * jnp.max(cumulative, axis=-1, keepdims=True)
+    hit = (cumulative >= target) & (weight > 0)
+    last = weight.shape[-1] - 1 - jnp.argmax(weight[:, ::-1] > 0, axis=-1)
+    first = jnp.argmax(hit, axis=-1)
+    return jnp.where(hit.any(axis=-1), first, last).astype(jnp.int32)
+
+
+def _order_bound(distance: jax.Array, top_k: jax.Array, top_p: jax.Array) -> jax.Array:
+    """Largest distance kept by top-k, then by top-p on what it left; `[S]`."""
+    infinite = jnp.full(len(distance), jnp.inf)
+    ones = jnp.ones_like(distance)
+    k_bound = jnp.where(top_k > 0, _bisect(distance, ones, top_k * jnp.ones(len(ones))), infinite)
+    weight = jnp.where(distance <= k_bound[:, None], jnp.exp(-distance), 0.0)
+    p_bound = jnp.where(top_p < 1, _bisect(distance, weight, top_p * weight.sum(-1)), infinite)
+    return jnp.minimum(k_bound, p_bound)
+
+
+def _bisect(distance: jax.Array, weight: jax.Array, goal: jax.Array) -> jax.Array:
+    """Smallest bound whose tokens (distance <= bound) weigh at least `goal`; inf if none do.
+
+    The bits of floats that are not negative sort as the floats do.
+    """
+    bits = jax.lax.bitcast_convert_type(distance, jnp.int32)
+
+    def halve(_: int, ends: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        low, high = ends
+        middle = low + (high - low) // 2
+        enough = jnp.where(bits <= middle[:, None], weight, 0.0).sum(axis=-1) >= goal
+        return jnp.where(enough, low, middle), jnp.where(enough, middle, high)
+
+    low = jnp.full(len(distance), -1, jnp.int32)
+    high = jnp.full(len(distance), _INFINITY_BITS, jnp.int32)
+    _, high = jax.lax.fori_loop(0, 31, halve, (low, high))
+    return jax.lax.bitcast_convert_type(high, jnp.float32)

@@ -1,0 +1,240 @@
+"""The compiled programs of the vanilla engine: read prompts, fill slots, decode.
+
+A *slot* is a row of the decode state in which one completion grows. Shapes are the number of
+slots S, the capacity of a slot in tokens, the prompts read in one pass P and their width W; all
+come from buckets. Everything a call may choose (temperature, lengths, stop ids, seed) is traced.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from ..models import Decoder, KVCache, init_cache, take_rows
+from .sampling import SamplingArrays, row_keys, row_noise, sample
+
+
+class PromptBatch(NamedTuple):
+    """Prompts that were read once, for all the completions that start from them.
+
+    Attributes:
+        cache: keys and values, P rows of W slots.
+        logits: `[P, V]` float32, after the last token of each prompt.
+    """
+
+    cache: KVCache
+    logits: jax.Array
+
+
+class Fill(NamedTuple):
+    """Which slots take a new completion.
+
+    Attributes:
+        source: `[S]` int32, row of the prompt batch; -1 leaves the slot as it is.
+        length: `[S]` int32, tokens of the prompt.
+        owner: `[S, 2]` int32, index of the request and of the completion.
+    """
+
+    source: jax.Array | np.ndarray
+    length: jax.Array | np.ndarray
+    owner: jax.Array | np.ndarray
+
+
+class DecodeState(NamedTuple):
+    """The slots, their keys and values, and what was sampled so far.
+
+    Attributes:
+        cache: S rows.
+        token: `[S]` int32, the last sampled token, not yet read by the model.
+        position: `[S]` int32, where that token stands in its row.
+        count: `[S]` int32, tokens sampled.
+        active: `[S]` bool, whether the completion goes on.
+        stopped: `[S]` bool, whether it ended on a stop id.
+        keys: `[S]` typed noise keys, one a completion.
+        tokens: `[S, T]` int32, the sampled tokens.
+        logps: `[S, T]` float32.
+    """
+
+    cache: KVCache
+    token: jax.Array
+    position: jax.Array
+    count: jax.Array
+    active: jax.Array
+    stopped: jax.Array
+    keys: jax.Array
+    tokens: jax.Array
+    logps: jax.Array
+
+
+class CallArrays(NamedTuple):
+    """What one call of `generate` chooses.
+
+    Attributes:
+        sampling: how tokens are drawn.
+        seed: typed key of the call.
+        limit: scalar int32, tokens a completion.
+    """
+
+    sampling: SamplingArrays
+    seed: jax.Array
+    limit: jax.Array | np.ndarray
+
+
+class Programs:
+    """The engine's programs over one model structure; weights come in with each call.
+
+    Args:
+        model: gives the structure; its weights are not kept.
+        cache_dtype: precision of keys and values.
+        capacity: tokens a slot holds, prompt and completion.
+        max_new_tokens: T, room for sampled tokens.
+    """
+
+    def __init__(self, model: Decoder, *, cache_dtype: Any, capacity: int, max_new_tokens: int):
+        self._graph, _, self._rest = nnx.split(model, nnx.Param, ...)
+        self._config = model.config
+        self._cache_dtype = cache_dtype
+        self._capacity = capacity
+        self._max_new_tokens = max_new_tokens
+        self.compiled: Counter[str] = Counter()
+        """Programs compiled so far, by name."""
+        self.read = jax.jit(self._read)
+        self.fill = jax.jit(self._fill, static_argnames="truncated", donate_argnames="state")
+        self.decode = jax.jit(
+            self._decode, static_argnames=("attend_to", "truncated"), donate_argnames="state"
+        )
+
+    def empty_state(self, slots: int) -> DecodeState:
+        """S slots without a completion."""
+
+        def filled(value: Any, *shape: int) -> jax.Array:
+            return jnp.full((slots, *shape), value)
+
+        return DecodeState(
+            cache=init_cache(self._config, slots, self._capacity, self._cache_dtype),
+            token=filled(jnp.int32(0)),
+            position=filled(jnp.int32(0)),
+            count=filled(jnp.int32(0)),
+            active=filled(False),
+            stopped=filled(False),
+            keys=jax.random.wrap_key_data(filled(jnp.uint32(0), 2)),
+            tokens=filled(jnp.int32(0), self._max_new_tokens),
+            logps=filled(jnp.float32(0), self._max_new_tokens),
+        )
+
+    def _model(self, params: nnx.State) -> Decoder:
+        return nnx.merge(self._graph, params, self._rest)
+
+    def _read(self, params: nnx.State, tokens: jax.Array, lengths: jax.Array) -> PromptBatch:
+        """Prefill right-padded prompts; the head runs on the last token of each only.
+
+        Args:
+            params: weights.
+            tokens: `[P, W]` int32.
+            lengths: `[P]` int32, at least 1.
+        """
+        self.compiled["read"] += 1  # runs when traced, which is once a program
+        model = self._model(params)
+        prompts, width = tokens.shape
+        positions = jnp.broadcast_to(jnp.arange(width, dtype=jnp.int32), tokens.shape)
+        cache = init_cache(self._config, prompts, width, self._cache_dtype)
+        hidden, cache = model(tokens, positions, None, cache)
+        last = hidden[jnp.arange(prompts), lengths - 1]
+        return PromptBatch(cache=cache, logits=model.logits(last))
+
+    def _fill(
+        self,
+        state: DecodeState,
+        prompts: PromptBatch,
+        fill: Fill,
+        call: CallArrays,
+        *,
+        truncated: bool,
+    ) -> DecodeState:
+        """Start new completions in free slots and sample their first token."""
+        self.compiled["fill"] += 1
+        new = jnp.asarray(fill.source) >= 0
+        rows = jnp.maximum(fill.source, 0)
+        width = prompts.cache.capacity
+
+        def place(old: jax.Array, read: jax.Array) -> jax.Array:
+            kept = jnp.where(new[:, None, None, None], read, old[:, :, :width])
+            return jax.lax.dynamic_update_slice_in_dim(old, kept, 0, axis=2)
+
+        state = state._replace(
+            cache=jax.tree.map(place, state.cache, take_rows(prompts.cache, rows)),
+            position=jnp.where(new, fill.length - 1, state.position),
+            count=jnp.where(new, 0, state.count),
+            active=state.active | new,
+            keys=jnp.where(new, row_keys(call.seed, jnp.asarray(fill.owner)), state.keys),
+        )
+        return _append(state, prompts.logits[rows], new, call, truncated=truncated)
+
+    def _decode(
+        self,
+        params: nnx.State,
+        state: DecodeState,
+        call: CallArrays,
+        free_enough: jax.Array | np.ndarray,
+        *,
+        attend_to: int,
+        truncated: bool,
+    ) -> DecodeState:
+        """Decode until all slots are done, enough are free, or one has filled `attend_to`.
+
+        Args:
+            params: weights.
+            state: the slots.
+            call: what the call chose.
+            free_enough: scalar int32, number of free slots at which to return.
+            attend_to: static; slots of the cache that are read.
+            truncated: static; see `sample`.
+        """
+        self.compiled["decode"] += 1
+        model = self._model(params)
+
+        def goes_on(state: DecodeState) -> jax.Array:
+            free = jnp.sum(~state.active)
+            furthest = jnp.max(jnp.where(state.active, state.position, 0))
+            return state.active.any() & (free < free_enough) & (furthest < attend_to)
+
+        def step(state: DecodeState) -> DecodeState:
+            hidden, cache = model(
+                state.token[:, None],
+                state.position[:, None],
+                None,
+                state.cache,
+                attend_to=attend_to,
+            )
+            state = state._replace(cache=cache)
+            logits = model.logits(hidden[:, 0])
+            return _append(state, logits, state.active, call, truncated=truncated)
+
+        return jax.lax.while_loop(goes_on, step, state)
+
+
+def _append(
+    state: DecodeState, logits: jax.Array, rows: jax.Array, call: CallArrays, *, truncated: bool
+) -> DecodeState:
+    """Sample the next token of the given rows, keep it with its logp, end what has ended."""
+    position = state.position + 1
+    noise = row_noise(state.keys, position)
+    token, logp = sample(logits, noise, call.sampling, truncated=truncated)
+    stop = (token[:, None] == call.sampling.stop_ids).any(axis=1)
+    count = state.count + rows
+    # A row that does not take part writes outside, where the write is dropped.
+    index = jnp.arange(len(token)), jnp.where(rows, state.count, state.tokens.shape[1])
+    return state._replace(
+        token=jnp.where(rows, token, state.token),
+        position=jnp.where(rows, position, state.position),
+        count=count,
+        active=jnp.where(rows, ~stop & (count < call.limit), state.active),
+        stopped=jnp.where(rows, stop, state.stopped),
+        tokens=state.tokens.at[index].set(token, mode="drop"),
+        logps=state.logps.at[index].set(logp, mode="drop"),
+    )

@@ -1,0 +1,80 @@
+"""Taking over weights into an engine: same tree, same shapes, or an error that names the first."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from ..registry import ZootomyError
+from .types import Weights
+
+
+def named_params(weights: Weights) -> dict[str, jax.Array]:
+    """Parameters by their dotted path.
+
+    Args:
+        weights: a model, its state (entries that are no `nnx.Param` are left out), or a mapping
+            from dotted path to array.
+    """
+    if isinstance(weights, nnx.Module):
+        weights = nnx.state(weights, nnx.Param)
+    if not isinstance(weights, nnx.State):
+        if isinstance(weights, Mapping):
+            return dict(weights)
+        raise ZootomyError(
+            f"weights are a {type(weights).__name__}; expected a model, its nnx.State, or a "
+            "mapping from dotted path to array"
+        )
+    named = {}
+    for path, leaf in nnx.to_flat_state(weights):
+        if isinstance(leaf, nnx.Variable):
+            if not isinstance(leaf, nnx.Param):
+                continue
+            leaf = leaf.get_value()
+        named[".".join(str(part) for part in path)] = leaf
+    return named
+
+
+def replace_params(old: nnx.State, weights: Weights) -> nnx.State:
+    """The structure of `old` with the arrays of `weights`, in the dtypes of `old`.
+
+    Arrays of the same dtype are shared with the caller, not copied.
+
+    Args:
+        old: the engine's parameters.
+        weights: see `named_params`.
+
+    Raises:
+        ZootomyError: a parameter too many, missing, of another shape or not floating; the message
+            names the first such path in the order of the paths.
+    """
+    given = named_params(weights)
+    expected = named_params(old)
+    for path in sorted(given.keys() | expected.keys()):
+        _check(path, given, expected)
+
+    def take(path: tuple[Any, ...], leaf: nnx.Variable) -> nnx.Variable:
+        name = ".".join(str(part) for part in path)
+        return leaf.replace(jnp.asarray(given[name], expected[name].dtype))
+
+    flat = nnx.to_flat_state(old)
+    return nnx.from_flat_state([(path, take(path, leaf)) for path, leaf in flat])
+
+
+def _check(path: str, given: Mapping[str, Any], expected: Mapping[str, jax.Array]) -> None:
+    if path not in expected:
+        raise ZootomyError(
+            f"weights hold {path!r}, which the engine's model does not have; send the weights of "
+            "the model the engine was made with (adapters merged)"
+        )
+    if path not in given:
+        raise ZootomyError(f"weights lack {path!r}; every parameter is sent at once")
+    shape, wanted = tuple(given[path].shape), tuple(expected[path].shape)
+    if shape != wanted:
+        raise ZootomyError(f"weights at {path!r} have shape {shape}; the engine's have {wanted}")
+    if not jnp.issubdtype(given[path].dtype, jnp.floating):
+        raise ZootomyError(f"weights at {path!r} are {given[path].dtype}; expected floats")
