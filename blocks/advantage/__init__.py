@@ -1,0 +1,14 @@
+"""Which token earned it: from rewards per token to advantages and returns per token.
+
+Every block returns float32 `[N, T]` arrays that are 0 where the mask is 0.
+"""
+
+from .gae import bootstrap_truncated, gae, gae_bootstrap
+from .returns import cumulative_return
+
+__all__ = [
+    "bootstrap_truncated",
+    "cumulative_return",
+    "gae",
+    "gae_bootstrap",
+]

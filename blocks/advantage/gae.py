@@ -1,0 +1,176 @@
+"""Generalised advantage estimation: advantages with a critic."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+
+from ...registry import register
+from ..checks import required, same_shape
+from ..masking import masked
+from .scan import Holes, discounted_sum, enter, last_action, next_action
+
+CRITIC = "give a critic's values [N, T]"
+
+ValueHoles = Literal["skip", "step"]
+
+
+def advantages_of(
+    token_rewards: jax.Array,
+    values: jax.Array | None,
+    mask: jax.Array,
+    *,
+    block: str,
+    gamma: float,
+    decay: float | jax.Array,
+    holes: Holes = "skip",
+    next_values: jax.Array | None = None,
+) -> tuple[jax.Array, jax.Array]:
+    """The recursion that all of the family share; arguments as in `gae`.
+
+    Args:
+        token_rewards: `[N, T]` a reward a token.
+        values: `[N, T]` the critic's value before each token.
+        mask: `[N, T]` 1 on actions.
+        block: the block's name, for errors.
+        gamma: discount an action.
+        decay: γλ; a number, or `[N, T]` one a token.
+        holes: as in `discounted_sum`; with `"step"` the value of a hole is 0.
+        next_values: `[N]` value of the state behind the last action; 0 by default.
+
+    Returns:
+        `(advantages [N, T], values [N, T])`, float32, 0 where the mask is 0.
+    """
+    rewards, actions = enter(block, token_rewards, mask)
+    values = required(block, "values", values, CRITIC)
+    same_shape(block, token_rewards=token_rewards, values=values)
+    values = masked(values, mask)
+    end = jnp.zeros(mask.shape[0], jnp.float32) if next_values is None else next_values
+    if holes == "step":
+        following = jnp.concatenate([values[:, 1:], jnp.zeros_like(values[:, :1])], axis=1)
+        following = jnp.where(last_action(mask), end[:, None], following)
+        deltas = rewards + gamma * following - values
+    else:
+        deltas = rewards + gamma * next_action(values, actions, end) - values
+        deltas = jnp.where(actions, deltas, 0.0)
+    return discounted_sum(deltas, actions, decay, holes), values
+
+
+@register("advantage", "gae", paper="arXiv:1506.02438", needs=("critic",))
+def gae(
+    token_rewards: jax.Array,
+    values: jax.Array | None,
+    mask: jax.Array,
+    *,
+    gamma: float = 1.0,
+    lam: float = 0.95,
+    holes: ValueHoles = "skip",
+) -> tuple[jax.Array, jax.Array]:
+    """Generalised advantage estimation from action to action.
+
+    Tokens between two actions are passed over, as in verl and Tunix. OpenRLHF takes them as
+    steps with reward and value 0 (`holes="step"`). SkyRL runs over every token, padding
+    included: pass a mask of ones for that. Nothing is whitened here.
+
+        δ_t = r_t + γ V_{next action} − V_t
+        A_t = δ_t + γλ A_{next action},   return_t = A_t + V_t
+
+    Args:
+        token_rewards: `[N, T]` a reward a token.
+        values: `[N, T]` the critic's value of the state before each token, in reward units.
+        mask: `[N, T]` 1 on actions.
+        gamma: discount an action.
+        lam: λ, from one-step differences (0) to Monte Carlo (1).
+        holes: what a token between two actions does: `"skip"` nothing, `"step"` is a step of
+            value 0.
+
+    Returns:
+        `(advantages [N, T], returns [N, T])`, float32, 0 where the mask is 0.
+
+    Raises:
+        ZootomyError: without values, or for shapes that differ.
+
+    Source: Schulman et al. 2015, arXiv:1506.02438, equations 11, 12 and 16.
+    """
+    advantages, values = advantages_of(
+        token_rewards, values, mask, block="gae", gamma=gamma, decay=gamma * lam, holes=holes
+    )
+    return advantages, advantages + values
+
+
+@register("advantage", "gae_bootstrap", paper="arXiv:1712.00378", needs=("critic",))
+def gae_bootstrap(
+    token_rewards: jax.Array,
+    values: jax.Array | None,
+    mask: jax.Array,
+    *,
+    truncated: jax.Array,
+    gamma: float = 1.0,
+    lam: float = 0.95,
+) -> tuple[jax.Array, jax.Array]:
+    """GAE in which a row cut by the length limit goes on being worth something.
+
+    `gae` takes the state behind the last action for worth 0, which is right for a completion
+    that stopped, and punishes one that was only cut. Here the value behind the cut is taken to
+    be that of the last action, the nearest that the critic gave. Where the critic's value behind
+    the cut itself is at hand, add it to the rewards with `bootstrap_truncated` and use `gae`.
+
+        as `gae`, with V_{next action} = V_last behind the last action of a truncated row
+
+    Args:
+        token_rewards: `[N, T]` a reward a token.
+        values: `[N, T]` the critic's value of the state before each token, in reward units.
+        mask: `[N, T]` 1 on actions.
+        truncated: `[N]` bool, true where the row ran into the length limit.
+        gamma: discount an action.
+        lam: λ, from one-step differences (0) to Monte Carlo (1).
+
+    Returns:
+        `(advantages [N, T], returns [N, T])`, float32, 0 where the mask is 0.
+
+    Source: Pardo et al. 2017, Time limits in reinforcement learning, arXiv:1712.00378.
+    """
+    values = required("gae_bootstrap", "values", values, CRITIC)
+    last = masked(values, last_action(mask)).sum(1)
+    advantages, values = advantages_of(
+        token_rewards,
+        values,
+        mask,
+        block="gae_bootstrap",
+        gamma=gamma,
+        decay=gamma * lam,
+        next_values=jnp.where(truncated, last, 0.0),
+    )
+    return advantages, advantages + values
+
+
+def bootstrap_truncated(
+    token_rewards: jax.Array,
+    next_values: jax.Array,
+    truncated: jax.Array,
+    mask: jax.Array,
+    *,
+    gamma: float = 1.0,
+) -> jax.Array:
+    """Token rewards in which the last action of a truncated row also earns what follows the cut.
+
+    With these rewards every advantage block bootstraps: for `gae`, r + γV_next − V is the same
+    with V_next in the reward as in the recursion.
+
+        r_last += γ V_next   where the row is truncated
+
+    Args:
+        token_rewards: `[N, T]` a reward a token.
+        next_values: `[N]` the critic's value of the state behind the last action.
+        truncated: `[N]` bool, true where the row ran into the length limit.
+        mask: `[N, T]` 1 on actions.
+        gamma: discount an action.
+
+    Returns:
+        `[N, T]` float32, 0 where the mask is 0.
+    """
+    rewards, _ = enter("bootstrap_truncated", token_rewards, mask)
+    bonus = gamma * masked(next_values, truncated)
+    return rewards + jnp.where(last_action(mask), bonus[:, None], 0.0)

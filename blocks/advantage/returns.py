@@ -1,0 +1,43 @@
+"""Advantages without a critic: what is still to come."""
+
+from __future__ import annotations
+
+import jax
+
+from ...registry import register
+from .scan import Holes, discounted_sum, enter
+
+
+@register("advantage", "cumulative_return", aliases=("return", "reinforce"))
+def cumulative_return(
+    token_rewards: jax.Array,
+    values: jax.Array | None,
+    mask: jax.Array,
+    *,
+    gamma: float = 1.0,
+    holes: Holes = "skip",
+) -> tuple[jax.Array, jax.Array]:
+    """The discounted sum of the rewards from each action on.
+
+    γ counts actions: tokens of tools between two actions cost nothing, and what a masked entry
+    holds (a reward, a KL) is dropped. In OpenRLHF they cost one γ each (`holes="step"`), in
+    SkyRL they cut the return (`holes="reset"`).
+
+        G_t = Σ_{k ≥ t} γ^{k−t} r_k,   k and t counted in actions
+
+    Args:
+        token_rewards: `[N, T]` a reward a token.
+        values: not used.
+        mask: `[N, T]` 1 on actions.
+        gamma: discount an action.
+        holes: what a token between two actions does: `"skip"` nothing, `"step"` costs one γ,
+            `"reset"` cuts the return.
+
+    Returns:
+        `(advantages [N, T], returns [N, T])`, both G in float32, 0 where the mask is 0.
+
+    Source: Williams 1992, REINFORCE; Sutton and Barto 2018, section 13.3.
+    """
+    rewards, actions = enter("cumulative_return", token_rewards, mask)
+    returns = discounted_sum(rewards, actions, gamma, holes)
+    return returns, returns
