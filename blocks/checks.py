@@ -1,4 +1,4 @@
-"""Checks at the boundary of a block: wrong shapes and numbers end in a sentence, never in a result."""
+"""Checks at a block's boundary: wrong shapes and numbers end in a sentence, not in a result."""
 
 from __future__ import annotations
 
