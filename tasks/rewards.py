@@ -1,0 +1,278 @@
+"""Completions to rewards: each function is called once, and nothing it does wrong is a 0."""
+
+from __future__ import annotations
+
+import math
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set, Sized
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .signatures import Arguments, bind
+from .types import Example, Prompt, RewardFunction, Task, TaskError
+
+
+@dataclass(frozen=True, eq=False)
+class Scores:
+    """What the reward functions said about N completions.
+
+    Args:
+        rewards: `[N]` float32, the weighted sum over the functions that apply; 0 where invalid.
+        valid: `[N]` bool; False where a function failed or none applies. Such a completion has no
+            reward: keep it out of statistics and losses.
+        components: `[F, N]` float32, each function's own value before its weight; NaN where it
+            does not apply or failed.
+        names: the F function names.
+        failures: function name to the number of completions it failed on; empty when all is well.
+        last_error: the latest failure in words, or None.
+    """
+
+    rewards: np.ndarray
+    valid: np.ndarray
+    components: np.ndarray
+    names: tuple[str, ...]
+    failures: dict[str, int]
+    last_error: str | None
+
+    def component_sums(self) -> dict[str, tuple[float, float]]:
+        """Each function's `(sum, count)` over the completions it applies to.
+
+        Sums and counts can be added over micro-batches and hosts; means cannot.
+        """
+        applies = np.isfinite(self.components)
+        sums = np.where(applies, self.components, 0.0).sum(axis=1, dtype=np.float64)
+        counts = applies.sum(axis=1)
+        return {
+            name: (float(total), float(count))
+            for name, total, count in zip(self.names, sums, counts, strict=True)
+        }
+
+
+def score(
+    rewards: Sequence[RewardFunction],
+    prompts: Sequence[Prompt],
+    completions: Sequence[str],
+    columns: Mapping[str, Sequence[Any]],
+    *,
+    step: int | None = None,
+) -> Scores:
+    """Judge completions by several reward functions.
+
+        total_n = Σ_f weight_f · r_f,n   over the functions f that apply to completion n
+
+    A function is called as `f(prompts, completions, **columns)` with lists of N, and gets only
+    the columns its signature names (all of them if it takes `**kwargs`), plus `step` if it names
+    it. It returns N numbers or Nones. None means "does not apply here"; a completion that no
+    function applies to is invalid. NaN, infinity, an exception, a wrong length or a wrong type
+    are failures: the completions concerned are invalid and counted, never 0. An exception
+    *returned* in the list (not raised) is a failure of that one completion.
+
+    Args:
+        rewards: F functions with their weights.
+        prompts: N prompts, each repeated for every completion of its group.
+        completions: N texts.
+        columns: name to N values, repeated like the prompts.
+        step: the learner step, for functions that name it.
+
+    Returns:
+        The totals, which of them are valid, the parts, and the failures.
+
+    Raises:
+        TaskError: before any call, if a function's signature names a column that is not there,
+            two functions share a name, or the lists differ in length.
+    """
+    count = len(completions)
+    _check_lengths(count, prompts, columns)
+    names = tuple(reward.name for reward in rewards)
+    if len(set(names)) < len(names):
+        raise TaskError(f"Reward functions must have distinct names, got {', '.join(names)}.")
+    if not rewards:
+        raise TaskError("There is no reward function to score with; give at least one.")
+    calls = [
+        bind(
+            reward, Arguments(prompts=prompts, completions=completions, columns=columns, step=step)
+        )
+        for reward in rewards
+    ]
+    components = np.full((len(rewards), count), np.nan, np.float32)
+    failed = np.zeros((len(rewards), count), bool)
+    last_error = None
+    for row, (reward, call) in enumerate(zip(rewards, calls, strict=True)):
+        outcome = _outcome(reward.name, call, count)
+        components[row], failed[row] = outcome.values, outcome.failed
+        last_error = outcome.error or last_error
+    total, overflow = _total(components, [reward.weight for reward in rewards])
+    if overflow.any():
+        last_error = "the weighted sum of the rewards is too large for float32"
+    valid = np.isfinite(components).any(axis=0) & ~failed.any(axis=0) & ~overflow
+    failures = Counter({n: int(f) for n, f in zip(names, failed.sum(axis=1), strict=True) if f})
+    if overflow.any():
+        failures["total"] += int(overflow.sum())
+    return Scores(
+        rewards=np.where(valid, total, 0.0).astype(np.float32),
+        valid=valid,
+        components=components,
+        names=names,
+        failures=dict(failures),
+        last_error=last_error,
+    )
+
+
+def accuracy(task: Task, scores: Scores) -> np.ndarray | None:
+    """Which completions are right, for `eval/accuracy`.
+
+    Args:
+        task: says which reward function decides, and from what value on.
+        scores: of N completions.
+
+    Returns:
+        `[N]` float32: 1 right, 0 wrong, NaN where the completion is invalid or the deciding
+        function does not apply; None if no function of the task decides.
+    """
+    if task.solved_by is None:
+        return None
+    decisive = scores.components[scores.names.index(task.solved_by)]
+    judged = scores.valid & np.isfinite(decisive)
+    return np.where(judged, (decisive >= task.solved_at).astype(np.float32), np.nan).astype(
+        np.float32
+    )
+
+
+def check_rewards(rewards: Sequence[RewardFunction], columns: Sequence[str]) -> None:
+    """Refuse reward functions whose signatures ask for columns that the data does not have.
+
+    Args:
+        rewards: the functions to check.
+        columns: the names of the data's columns.
+
+    Raises:
+        TaskError: naming the function, what it asks for, and the columns there are.
+    """
+    nothing: dict[str, Sequence[Any]] = {name: [] for name in columns}
+    for reward in rewards:
+        bind(reward, Arguments(prompts=[], completions=[], columns=nothing, step=0))
+
+
+def gather_columns(examples: Sequence[Example], repeats: int = 1) -> dict[str, list[Any]]:
+    """The columns of some examples, each value repeated for its whole group, in order.
+
+    Args:
+        examples: P examples with the same columns.
+        repeats: G, the completions a prompt.
+
+    Returns:
+        Name to `[P*G]` values; row p*G+g is completion g of example p.
+
+    Raises:
+        TaskError: if an example lacks a column that another has.
+    """
+    names = sorted({name for example in examples for name in example.columns})
+    for position, example in enumerate(examples):
+        missing = [name for name in names if name not in example.columns]
+        if missing:
+            raise TaskError(
+                f"Example {position} has no column {missing[0]!r}, which other examples have; "
+                f"it has {', '.join(sorted(example.columns)) or 'none'}."
+            )
+    return {
+        name: [example.columns[name] for example in examples for _ in range(repeats)]
+        for name in names
+    }
+
+
+def _check_lengths(
+    count: int, prompts: Sequence[Prompt], columns: Mapping[str, Sequence[Any]]
+) -> None:
+    if len(prompts) != count:
+        raise TaskError(f"There are {len(prompts)} prompts for {count} completions; give one each.")
+    for name, values in columns.items():
+        if len(values) != count:
+            raise TaskError(
+                f"Column {name!r} has {len(values)} values for {count} completions; repeat each "
+                "value for every completion of its group."
+            )
+
+
+@dataclass(frozen=True, eq=False)
+class _Outcome:
+    """One function's `[N]` values (NaN where none), `[N]` failures, and the latest in words."""
+
+    values: np.ndarray
+    failed: np.ndarray
+    error: str | None
+
+
+def _outcome(name: str, call: Callable[[], Any], count: int) -> _Outcome:
+    nothing = np.full(count, np.nan, np.float32)
+    everything = np.ones(count, bool)
+    try:
+        returned = call()
+    except Exception as error:
+        return _Outcome(nothing, everything, f"reward function {name!r} {_raised(error)}")
+    problem = _shape_problem(returned, count)
+    if problem:
+        return _Outcome(nothing, everything, f"reward function {name!r} returned {problem}")
+    values, failed, error = nothing, np.zeros(count, bool), None
+    for position, item in enumerate(returned):
+        if item is None:
+            continue
+        value = _as_float32(item)
+        if value is None or not math.isfinite(value):
+            failed[position] = True
+            error = f"reward function {name!r} {_bad_item(item)} for completion {position}"
+        else:
+            values[position] = value
+    return _Outcome(values, failed, error)
+
+
+def _shape_problem(returned: Any, count: int) -> str | None:
+    """What is wrong with the whole answer of a reward function, or None."""
+    expected = f"expected a list of {count} numbers or Nones, one a completion"
+    if _as_float32(returned) is not None:
+        return f"the bare number {returned!r}; {expected}"
+    unordered = isinstance(returned, str | bytes | Mapping | Set)
+    if unordered or not (isinstance(returned, Sized) and isinstance(returned, Iterable)):
+        return f"a {type(returned).__name__}; {expected}"
+    if len(returned) != count:
+        return f"{len(returned)} values for {count} completions; {expected}"
+    return None
+
+
+def _raised(error: Exception) -> str:
+    """An exception in words, with the place it was raised."""
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f" at {frames[-1].filename}:{frames[-1].lineno}" if frames else ""
+    return f"raised {type(error).__name__}: {error}{place}"
+
+
+def _bad_item(item: Any) -> str:
+    if isinstance(item, Exception):
+        return _raised(item).replace("raised", "reported", 1)
+    return f"returned {item!r}"
+
+
+def _as_float32(item: Any) -> float | None:
+    """A Python, NumPy or JAX scalar as a float32 value; None if it is no real number."""
+    if isinstance(item, str | bytes | Exception):
+        return None
+    try:
+        array = np.asarray(item)
+        # V: bfloat16, which NumPy knows only by its size.
+        if array.ndim != 0 or array.dtype.kind not in "biufV":
+            return None
+        with np.errstate(over="ignore"):
+            return float(np.float32(float(item)))
+    except (TypeError, ValueError, OverflowError):
+        return None
+
+
+def _total(components: np.ndarray, weights: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
+    """`[N]` weighted sums over what applies, and where they do not fit float32."""
+    applies = np.isfinite(components)
+    weighted = np.where(applies, components, 0.0).astype(np.float64)
+    total = np.asarray(weights, np.float64) @ weighted
+    overflow = np.abs(total) > np.finfo(np.float32).max
+    return np.where(overflow, 0.0, total), overflow
