@@ -1,0 +1,31 @@
+"""The models of a run on their meshes: passes, updates, weights to the engine, checkpoints."""
+
+from .checkpoint import Checkpoints
+from .cluster import Cluster, ClusterState, UpdateResult
+from .config import ClusterConfig, data_mesh
+from .optimizer import OptimizerConfig, make_optimizer, make_schedule, optimizer_names
+from .packing import MicroBatch, Rows, Sequences, pack
+from .programs import LossFunction, ModelOutputs
+from .roles import Role
+from .trained import NonFiniteError
+
+__all__ = [
+    "Checkpoints",
+    "Cluster",
+    "ClusterConfig",
+    "ClusterState",
+    "LossFunction",
+    "MicroBatch",
+    "ModelOutputs",
+    "NonFiniteError",
+    "OptimizerConfig",
+    "Role",
+    "Rows",
+    "Sequences",
+    "UpdateResult",
+    "data_mesh",
+    "make_optimizer",
+    "make_schedule",
+    "optimizer_names",
+    "pack",
+]

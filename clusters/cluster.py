@@ -1,0 +1,411 @@
+"""The cluster: every model of a run, its passes and its updates, behind one object."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jax.sharding import NamedSharding, PartitionSpec
+
+from ..models import Decoder
+from ..registry import ZootomyError
+from ..rollout.types import Completion, Request, RolloutEngine, SamplingParams
+from .config import DATA_AXIS, ClusterConfig
+from .optimizer import OptimizerConfig
+from .packing import MicroBatch, Sequences, pack
+from .programs import LossFunction, ModelOutputs, Wanted, accumulate, forward
+from .roles import POLICY_ROLES, TRAINED_ROLES, Role
+from .trained import RoleModel, TrainedModel
+
+
+@dataclass(frozen=True)
+class UpdateResult:
+    """What an optimizer step did.
+
+    Attributes:
+        loss: of the mini-batch.
+        grad_norm: global norm of the gradient before clipping.
+        lr: the learning rate of this step.
+        metrics: name -> (sum, weight), added up over the micro-batches.
+        micro_batches: number of forward and backward passes.
+    """
+
+    loss: float
+    grad_norm: float
+    lr: float
+    metrics: dict[str, tuple[float, float]]
+    micro_batches: int
+
+
+@dataclass(frozen=True)
+class ClusterState:
+    """All that a cluster needs to go on as if it had not been interrupted.
+
+    Attributes:
+        arrays: role -> weights and optimizer state.
+        counters: plain numbers: the weights' version, the steps of each optimizer.
+    """
+
+    arrays: dict[str, Any]
+    counters: dict[str, Any]
+
+
+class Cluster:
+    """The models of a run on their mesh.
+
+    Args:
+        config: mesh and row shapes.
+        actor: the policy.
+        optimizer: the actor's.
+        total_steps: optimizer steps of the whole run, the horizon of the schedules.
+        max_tokens: longest sequence of the run, prompt and completion; the row length where
+            `config.row_length` is None.
+        reference: `"none"`, `"snapshot"` (the actor as it is given), or a model of its own.
+        critic: a model that gives `[R, L]` values.
+        critic_optimizer: its optimizer; needed with a critic.
+        critic_steps: its horizon; None: `total_steps`.
+        engine: samples completions; it is given the actor's weights at once.
+
+    Raises:
+        ZootomyError: for a critic without an optimizer or the reverse, or no row length.
+    """
+
+    def __init__(
+        self,
+        config: ClusterConfig,
+        *,
+        actor: Decoder,
+        optimizer: OptimizerConfig,
+        total_steps: int,
+        max_tokens: int | None = None,
+        reference: Literal["none", "snapshot"] | Decoder = "none",
+        critic: nnx.Module | None = None,
+        critic_optimizer: OptimizerConfig | None = None,
+        critic_steps: int | None = None,
+        engine: RolloutEngine | None = None,
+    ):
+        self.config = config
+        self.engine = engine
+        self.version = 0
+        self.row_length = _row_length(config, max_tokens)
+        self._mesh = config.mesh()
+        self._over_rows = NamedSharding(self._mesh, PartitionSpec(DATA_AXIS))
+        self._replicated = NamedSharding(self._mesh, PartitionSpec())
+        self._vocab_size = actor.config.vocab_size
+        self._models: dict[Role, RoleModel] = {}
+        self._actor = TrainedModel(Role.ACTOR, actor, self._mesh, optimizer, total_steps)
+        self._models[Role.ACTOR] = self._actor
+        self._add_reference(reference)
+        if (critic is None) != (critic_optimizer is None):
+            raise ZootomyError("A critic and critic_optimizer go together; give both or neither.")
+        if critic is not None and critic_optimizer is not None:
+            steps = total_steps if critic_steps is None else critic_steps
+            self._models[Role.CRITIC] = TrainedModel(
+                Role.CRITIC, critic, self._mesh, critic_optimizer, steps
+            )
+        if engine is not None:
+            engine.update_weights(self._actor.lend_params(), self.version)
+
+    @property
+    def roles(self) -> tuple[Role, ...]:
+        """The roles that this cluster fills."""
+        return (*self._models, *((Role.ROLLOUT,) if self.engine is not None else ()))
+
+    def steps(self, role: Role) -> int:
+        """Optimizer steps that a role has taken."""
+        return self._trained(role).steps
+
+    def model(self, role: Role) -> Any:
+        """The NNX model of a role with its present weights, e.g. to write it to a folder."""
+        return self._model(role).model()
+
+    def log_probs(
+        self,
+        role: Role,
+        sequences: Sequences,
+        *,
+        temperature: float,
+        with_entropy: bool = False,
+        with_sum_pi_squared: bool = False,
+    ) -> dict[str, np.ndarray]:
+        """Log-probabilities of the completions' tokens.
+
+        Args:
+            role: actor or reference.
+            sequences: N prompts and completions.
+            temperature: of the distribution, the one that was sampled from.
+            with_entropy: also the entropy of that distribution.
+            with_sum_pi_squared: also the sum of its squared probabilities.
+
+        Returns:
+            `logp` (and `entropy`, `sum_pi_squared`), each `[N, T]` float32, 0 past the end.
+
+        Raises:
+            ZootomyError: a role without log-probabilities, a sequence longer than a row, a token
+                outside the vocabulary, a temperature that is not positive.
+        """
+        if Role(role) not in POLICY_ROLES:
+            raise ZootomyError(f"The {role} gives no log-probabilities; ask actor or reference.")
+        wanted = Wanted(entropy=with_entropy, sum_pi_squared=with_sum_pi_squared)
+        return self._forward(role, sequences, temperature, wanted)
+
+    def values(self, sequences: Sequences) -> np.ndarray:
+        """The critic's value of the state before each action, `[N, T]` float32."""
+        return self.values_with_final(sequences)[0]
+
+    def values_with_final(self, sequences: Sequences) -> tuple[np.ndarray, np.ndarray]:
+        """Values `[N, T]`, and `[N]` of the state after the last action, for a truncated row."""
+        results = self._forward(Role.CRITIC, sequences, 1.0, Wanted(values=True))
+        return results["values"], results["final_values"]
+
+    def update(
+        self,
+        role: Role,
+        sequences: Sequences,
+        batch: Any,
+        loss: LossFunction,
+        *,
+        temperature: float = 1.0,
+        coefficients: Any = None,
+        with_entropy: bool = False,
+        with_sum_pi_squared: bool = False,
+    ) -> UpdateResult:
+        """One optimizer step on a mini-batch, in as many micro-batches as it needs.
+
+            gradient = Σ_micro-batches ∇ loss(outputs, batch, coefficients)
+
+        The sum is that of the whole mini-batch, because the denominators are in the weights that
+        `batch` carries.
+
+        Args:
+            role: actor or critic.
+            sequences: N prompts and completions.
+            batch: a tree with leaves `[N, ...]`; the loss sees them as `[M, ...]`, with zeros in
+                slots that hold no sequence.
+            loss: `(ModelOutputs, batch, coefficients) -> (scalar, {name: (sum, weight)})`. Give the
+                same function each time: another one is another program.
+            temperature: of the actor's log-probabilities.
+            coefficients: a tree of numbers that may change from step to step.
+            with_entropy: whether the loss reads `outputs.entropy`.
+            with_sum_pi_squared: whether the loss reads `outputs.sum_pi_squared`.
+
+        Returns:
+            What the step did.
+
+        Raises:
+            NonFiniteError: a loss or gradient that is not finite; no weights are changed.
+            ZootomyError: leaves that do not fit, or a step after the schedule has ended.
+        """
+        trained = self._trained(role)
+        trained.check_horizon()
+        wanted = Wanted(with_entropy, with_sum_pi_squared, Role(role) is Role.CRITIC)
+        if wanted.values and (with_entropy or with_sum_pi_squared):
+            raise ZootomyError("A critic has values only; entropy and the like are the actor's.")
+        _check_batch(batch, len(sequences))
+        micros = self._pack(sequences, self.config.micro_rows)
+        scalars = self._scalars(temperature, coefficients)
+        total, results = trained.zeros(), []
+        for micro in micros:
+            rows, part = jax.device_put((micro.rows, micro.gather(batch)), self._over_rows)
+            total, value, metrics = accumulate(
+                trained.graph,
+                loss,
+                wanted,
+                trained.params,
+                trained.rest,
+                total,
+                rows,
+                part,
+                *scalars,
+            )
+            results.append((value, metrics))
+        lr = float(trained.schedule(trained.steps))
+        report = trained.step(total)
+        results = jax.device_get(results)
+        if not report.applied:
+            raise trained.complain(report, _where(micros, [value for value, _ in results]))
+        return UpdateResult(
+            loss=float(report.loss),
+            grad_norm=float(report.grad_norm),
+            lr=lr,
+            metrics=_merge([metrics for _, metrics in results]),
+            micro_batches=len(micros),
+        )
+
+    def sync_weights(self) -> int:
+        """Give the actor's weights to the engine, under the next version; returns the version."""
+        engine = self._engine()
+        self.version += 1
+        engine.update_weights(self._actor.lend_params(), self.version)
+        return self.version
+
+    def generate(
+        self, requests: Sequence[Request], sampling: SamplingParams, seed: int | None = None
+    ) -> list[list[Completion]]:
+        """Completions from the engine, with the weights of the last `sync_weights`."""
+        return self._engine().generate(requests, sampling, seed)
+
+    def state(self) -> ClusterState:
+        """Weights, optimizers and counters; later updates leave the arrays as they are."""
+        arrays = {str(role): model.state() for role, model in self._models.items()}
+        steps = {str(role): self.steps(role) for role in self._models if role in TRAINED_ROLES}
+        return ClusterState(arrays, {"version": self.version, "steps": steps})
+
+    def restore(self, state: ClusterState) -> None:
+        """Go on from a state; the engine is given the actor's weights under their version.
+
+        Raises:
+            ZootomyError: if the state is of other models, optimizers or roles.
+        """
+        ours, theirs = {str(role) for role in self._models}, set(state.arrays)
+        if ours != theirs:
+            raise ZootomyError(
+                f"The saved state has the roles {sorted(theirs)}, this run {sorted(ours)}; "
+                "start it with the same algorithm, or begin a new run."
+            )
+        for role, model in self._models.items():
+            model.restore(state.arrays[str(role)])
+        for role, steps in state.counters["steps"].items():
+            self._trained(Role(role)).steps = steps
+        self.version = state.counters["version"]
+        if self.engine is not None:
+            self.engine.update_weights(self._actor.lend_params(), self.version)
+
+    def close(self) -> None:
+        """Close the engine."""
+        if self.engine is not None:
+            self.engine.close()
+
+    def _add_reference(self, reference: Literal["none", "snapshot"] | Decoder) -> None:
+        if isinstance(reference, str):
+            if reference not in ("none", "snapshot"):
+                raise ZootomyError(
+                    f"reference must be 'none', 'snapshot' or a model, got {reference!r}."
+                )
+            if reference == "none":
+                return
+            # The same arrays as the actor's; its first step leaves them to the reference.
+            reference = self._actor.model()
+        elif reference.config.vocab_size != self._vocab_size:
+            raise ZootomyError(
+                f"The reference has a vocabulary of {reference.config.vocab_size} tokens, the "
+                f"actor of {self._vocab_size}; they must share a tokenizer."
+            )
+        assert isinstance(reference, nnx.Module)
+        self._models[Role.REFERENCE] = RoleModel(Role.REFERENCE, reference, self._mesh)
+
+    def _model(self, role: Role) -> RoleModel:
+        if Role(role) not in self._models:
+            raise ZootomyError(
+                f"This cluster has no {role}; it has {', '.join(self._models)}. Give one when "
+                "the cluster is made."
+            )
+        return self._models[Role(role)]
+
+    def _trained(self, role: Role) -> TrainedModel:
+        model = self._model(role)
+        if not isinstance(model, TrainedModel):
+            raise ZootomyError(f"The {role} is not trained; only {' and '.join(TRAINED_ROLES)} are.")
+        return model
+
+    def _engine(self) -> RolloutEngine:
+        if self.engine is None:
+            raise ZootomyError("This cluster has no rollout engine; give one when it is made.")
+        return self.engine
+
+    def _scalars(self, temperature: float, coefficients: Any) -> tuple[jax.Array, Any]:
+        if not 0 < temperature < float("inf"):
+            raise ZootomyError(
+                f"temperature must be positive, got {temperature}; greedy tokens are scored at 1."
+            )
+        values = jax.tree.map(lambda x: np.asarray(x, np.float32), coefficients)
+        return jax.device_put((np.float32(temperature), values), self._replicated)
+
+    def _pack(self, sequences: Sequences, rows: int) -> list[MicroBatch]:
+        for n in range(len(sequences)):
+            for ids in (sequences.prompts[n], sequences.completions[n]):
+                if len(ids) and not (0 <= ids.min() and ids.max() < self._vocab_size):
+                    raise ZootomyError(
+                        f"Sequence {n} holds a token outside the vocabulary 0.."
+                        f"{self._vocab_size - 1}: {ids[(ids < 0) | (ids >= self._vocab_size)][0]}."
+                    )
+        return pack(sequences, rows, self.row_length, self.config.sequences_per_row)
+
+    def _forward(
+        self, role: Role, sequences: Sequences, temperature: float, wanted: Wanted
+    ) -> dict[str, np.ndarray]:
+        model = self._model(role)
+        rows = self.config.forward_rows or self.config.micro_rows
+        micros = self._pack(sequences, rows)
+        temperature_array, _ = self._scalars(temperature, None)
+        outputs = []
+        for micro in micros:
+            placed = jax.device_put(micro.rows, self._over_rows)
+            outputs.append(
+                forward(model.graph, model.params, model.rest, placed, temperature_array, wanted)
+            )
+        return _unpack(micros, jax.device_get(outputs), len(sequences))
+
+
+def _row_length(config: ClusterConfig, max_tokens: int | None) -> int:
+    if config.row_length is None and max_tokens is None:
+        raise ZootomyError("Give row_length in the ClusterConfig, or max_tokens to the Cluster.")
+    if config.row_length is None:
+        return operator.index(max_tokens)  # type: ignore[arg-type]
+    if max_tokens is not None and config.row_length < max_tokens:
+        raise ZootomyError(
+            f"row_length={config.row_length} is shorter than the longest sequence of the run, "
+            f"{max_tokens} tokens; raise row_length, or lower the prompt or completion limit."
+        )
+    return config.row_length
+
+
+def _check_batch(batch: Any, n: int) -> None:
+    leaves, _ = jax.tree_util.tree_flatten_with_path(batch)
+    for path, leaf in leaves:
+        shape = np.shape(leaf)
+        if not shape or shape[0] != n:
+            name = jax.tree_util.keystr(path, simple=True, separator=".")
+            raise ZootomyError(
+                f"The batch entry {name!r} has shape {shape}; its first axis must be the {n} "
+                "sequences."
+            )
+
+
+def _unpack(
+    micros: list[MicroBatch], outputs: list[ModelOutputs], n: int
+) -> dict[str, np.ndarray]:
+    """Results `[M, ...]` of each micro-batch to `[N, ...]`, by name."""
+    results = {}
+    for name, first in outputs[0]._asdict().items():
+        if first is None:
+            continue
+        results[name] = np.zeros((n, *first.shape[1:]), np.float32)
+        for micro, output in zip(micros, outputs, strict=True):
+            micro.scatter(output._asdict()[name], results[name])
+    return results
+
+
+def _merge(parts: list[Mapping[str, tuple[Any, Any]]]) -> dict[str, tuple[float, float]]:
+    return {
+        name: (
+            sum(float(part[name][0]) for part in parts),
+            sum(float(part[name][1]) for part in parts),
+        )
+        for name in parts[0]
+    }
+
+
+def _where(micros: list[MicroBatch], losses: list[Any]) -> str:
+    """Which sequences a loss that is not finite comes from, as near as is known."""
+    for micro, loss in zip(micros, losses, strict=True):
+        if not np.isfinite(loss):
+            ids = sorted(int(n) for n in micro.sequence_ids if n >= 0)
+            return f", in the micro-batch of the sequences {ids}"
+    return ""

@@ -1,0 +1,199 @@
+"""The compiled programs: forward passes, a micro-batch's gradient, an optimizer step."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import nnx
+
+from ..models import token_stats
+from .packing import Rows
+
+
+class Wanted(NamedTuple):
+    """What a pass computes beside log-probabilities; `values` instead of them for a critic."""
+
+    entropy: bool = False
+    sum_pi_squared: bool = False
+    values: bool = False
+
+
+class ModelOutputs(NamedTuple):
+    """What a model says of the actions of a micro-batch; None where it was not asked.
+
+    Entries past the end of a completion are 0 and carry no gradient.
+
+    Attributes:
+        logp: `[M, T]` float32, log-probability of each token at the temperature of the pass.
+        entropy: `[M, T]` float32, of the distribution it was drawn from, in nats.
+        sum_pi_squared: `[M, T]` float32, sum of the squared probabilities of that distribution.
+        values: `[M, T]` float32, value of the state before each action.
+        final_values: `[M]` float32, value of the state after the last action.
+    """
+
+    logp: jax.Array | None = None
+    entropy: jax.Array | None = None
+    sum_pi_squared: jax.Array | None = None
+    values: jax.Array | None = None
+    final_values: jax.Array | None = None
+
+
+LossFunction = Callable[[ModelOutputs, Any, Any], tuple[jax.Array, dict[str, Any]]]
+"""`(outputs, batch, coefficients) -> (loss, {name: (sum, weight)})`."""
+
+
+class Total(NamedTuple):
+    """What micro-batches add up to: gradients like the parameters, in float32, and the loss."""
+
+    gradients: Any
+    loss: jax.Array
+
+
+class StepReport(NamedTuple):
+    """What an optimizer step found.
+
+    Attributes:
+        applied: whether the step was taken: all below is finite.
+        grad_norm: global norm of the gradient before clipping.
+        loss: of the whole mini-batch.
+        finite_gradients: like the parameters, whether each is finite.
+        finite_updates: likewise of what the optimizer made of it.
+    """
+
+    applied: jax.Array
+    grad_norm: jax.Array
+    loss: jax.Array
+    finite_gradients: Any
+    finite_updates: Any
+
+
+def compute(
+    graph: Any, params: Any, rest: Any, rows: Rows, temperature: jax.Array, wanted: Wanted
+) -> ModelOutputs:
+    """One forward pass; the same for log-probabilities before an update and within it."""
+    model = nnx.merge(graph, params, rest)
+    valid = jnp.arange(rows.index.shape[1]) < rows.lengths[:, None]
+    if wanted.values:
+        return _values(model, rows, valid)
+    hidden = model(rows.tokens, rows.positions, rows.segments)
+    options = {"with_entropy": wanted.entropy, "with_sum_pi_squared": wanted.sum_pi_squared}
+    if rows.index.size <= rows.tokens.size:
+        # Fewer actions than tokens: the head runs on the actions alone.
+        stats = token_stats(
+            _pick(hidden, rows.index),
+            model.head_kernel(),
+            _pick(rows.tokens, rows.index + 1),
+            temperature=temperature,
+            **options,
+        )
+    else:
+        following = jnp.roll(rows.tokens, -1, axis=1)
+        stats = token_stats(
+            hidden, model.head_kernel(), following, temperature=temperature, **options
+        )
+        stats = jax.tree.map(lambda x: _pick(x, rows.index), stats)
+    stats = jax.tree.map(lambda x: jnp.where(valid, x, 0.0), stats)
+    return ModelOutputs(stats.logp, stats.entropy, stats.sum_pi_squared)
+
+
+def _values(model: Any, rows: Rows, valid: jax.Array) -> ModelOutputs:
+    values = model(rows.tokens, rows.positions, rows.segments)
+    last = jnp.take_along_axis(rows.index, jnp.maximum(rows.lengths - 1, 0)[:, None], axis=1)
+    final = _pick(values, last + 1)[:, 0]
+    return ModelOutputs(
+        values=jnp.where(valid, _pick(values, rows.index), 0.0),
+        final_values=jnp.where(rows.lengths > 0, final, 0.0),
+    )
+
+
+def _pick(x: jax.Array, index: jax.Array) -> jax.Array:
+    """`[R, L, ...]` at columns `[M, S]` to `[M, S, ...]`; each slot reads its own row only."""
+    rows, slots = x.shape[0], index.shape[0]
+    columns = index.reshape(rows, -1)
+    columns = columns.reshape(*columns.shape, *(1,) * (x.ndim - 2))
+    picked = jnp.take_along_axis(x, columns, axis=1)
+    return picked.reshape(slots, index.shape[1], *x.shape[2:])
+
+
+forward = jax.jit(compute, static_argnames=("graph", "wanted"))
+"""`compute`, compiled."""
+
+
+@functools.partial(
+    jax.jit, static_argnames=("graph", "loss", "wanted"), donate_argnames=("total",)
+)
+def accumulate(
+    graph: Any,
+    loss: LossFunction,
+    wanted: Wanted,
+    params: Any,
+    rest: Any,
+    total: Total,
+    rows: Rows,
+    batch: Any,
+    temperature: jax.Array,
+    coefficients: Any,
+) -> tuple[Total, jax.Array, dict[str, Any]]:
+    """Add the loss and gradient of one micro-batch to the total.
+
+    Returns:
+        The new total, this micro-batch's loss, its metrics as (sum, weight) pairs.
+    """
+
+    def objective(params: Any) -> tuple[jax.Array, dict[str, Any]]:
+        outputs = compute(graph, params, rest, rows, temperature, wanted)
+        value, metrics = loss(outputs, batch, coefficients)
+        return value.astype(jnp.float32), metrics
+
+    (value, metrics), gradients = jax.value_and_grad(objective, has_aux=True)(params)
+    gradients = jax.tree.map(lambda t, g: t + g.astype(t.dtype), total.gradients, gradients)
+    return Total(gradients, total.loss + value), value, metrics
+
+
+def _step(
+    optimizer: optax.GradientTransformation,
+    params: Any,
+    optimizer_state: Any,
+    total: Total,
+) -> tuple[Any, Any, StepReport]:
+    gradients = total.gradients
+    grad_norm = optax.tree.norm(gradients)
+    updates, new_state = optimizer.update(gradients, optimizer_state, params)
+    finite_gradients = jax.tree.map(_finite, gradients)
+    finite_updates = jax.tree.map(_finite, updates)
+    flags = [*jax.tree.leaves(finite_gradients), *jax.tree.leaves(finite_updates)]
+    applied = jnp.isfinite(total.loss) & jnp.isfinite(grad_norm) & jnp.stack(flags).all()
+
+    def choose(new: Any, old: Any) -> Any:
+        return jax.tree.map(lambda n, o: jnp.where(applied, n, o), new, old)
+
+    new_params = choose(optax.apply_updates(params, updates), params)
+    report = StepReport(applied, grad_norm, total.loss, finite_gradients, finite_updates)
+    return new_params, choose(new_state, optimizer_state), report
+
+
+def _finite(x: jax.Array) -> jax.Array:
+    return jnp.isfinite(x).all()
+
+
+@functools.cache
+def step_program(*, keep_params: bool, keep_optimizer: bool) -> Callable[..., Any]:
+    """An optimizer step, not taken if anything is not finite.
+
+    Args:
+        keep_params: leave the old parameters to others that hold them (engine, reference); else
+            their memory is used for the new ones.
+        keep_optimizer: likewise for the optimizer's state (a checkpoint that is being written).
+
+    Returns:
+        `(optimizer, params, optimizer_state, total) -> (params, optimizer_state, StepReport)`.
+    """
+    donated = ["total"] if keep_params else ["params"]
+    if not keep_optimizer:
+        donated.append("optimizer_state")
+    return jax.jit(_step, static_argnames=("optimizer",), donate_argnames=donated)

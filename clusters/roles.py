@@ -1,0 +1,26 @@
+"""The parts that models and engines play in a run."""
+
+from __future__ import annotations
+
+import enum
+
+
+class Role(enum.StrEnum):
+    """Who does what.
+
+    The actor is the policy that is trained, the critic estimates returns, the reference is what
+    the actor must not leave too far behind, reward scores completions, rollout samples them.
+    """
+
+    ACTOR = "actor"
+    CRITIC = "critic"
+    REFERENCE = "reference"
+    REWARD = "reward"
+    ROLLOUT = "rollout"
+
+
+POLICY_ROLES = (Role.ACTOR, Role.REFERENCE)
+"""Roles that give log-probabilities."""
+
+TRAINED_ROLES = (Role.ACTOR, Role.CRITIC)
+"""Roles that have an optimizer."""
