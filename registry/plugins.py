@@ -31,7 +31,9 @@ def load_plugin(path: str | Path) -> str:
     if file in _loaded:
         return _loaded[file]
     if file.suffix != ".py" or not file.is_file():
-        raise ZootomyError(f"The plug-in {str(path)!r} is no Python file; give a path to a .py file.")
+        raise ZootomyError(
+            f"The plug-in {str(path)!r} is no Python file; give a path to a .py file."
+        )
     name = f"zootomy_plugin_{file.stem}_{len(_loaded)}"
     specification = importlib.util.spec_from_file_location(name, file)
     assert specification is not None
@@ -46,8 +48,7 @@ def load_plugin(path: str | Path) -> str:
     except Exception as error:
         del sys.modules[name]
         raise ZootomyError(
-            f"The plug-in {str(path)!r} failed while it was loaded: "
-            f"{type(error).__name__}: {error}"
+            f"The plug-in {str(path)!r} failed while it was loaded: {type(error).__name__}: {error}"
         ) from error
     _loaded[file] = name
     return name

@@ -10,7 +10,8 @@ from typing import Any, TypeVar
 
 from .errors import ContractError, DuplicateNameError, ZootomyError, unknown_name
 from .hyperparameters import Hyperparameter, hyperparameters, type_text
-from .slots import Slot, slot as find_slot
+from .slots import Slot
+from .slots import slot as find_slot
 from .spec import BlockSpec
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -153,7 +154,7 @@ def find(slot: str, name: str) -> str:
 
 
 def check_spec(slot: str, spec: BlockSpec) -> BlockSpec:
-    """The spec under the block's own name, with every value checked and in its type.
+    """The spec under the block's own name, complete: every value checked and in its type.
 
     Args:
         slot: the slot the spec is to be put into.
@@ -166,14 +167,15 @@ def check_spec(slot: str, spec: BlockSpec) -> BlockSpec:
     place = find_slot(slot)
     info = describe(slot, spec.name)
     known = {*info.hyperparameters, *place.parameters}
-    values = {}
+    defaults = {key: value for key, value in place.parameters.items() if value is not ...}
+    values = {**defaults, **{key: entry.default for key, entry in info.hyperparameters.items()}}
     for key, value in spec.hyperparameters.items():
         if key not in known:
             raise unknown_name(f"hyperparameter of {slot} {info.name!r}:", key, known)
         entry = info.hyperparameters.get(key)
         values[key] = entry.check(value, f"{slot}.{key}") if entry else value
-    for key, default in place.parameters.items():
-        if default is ... and key not in values:
+    for key in place.parameters:
+        if key not in values:
             raise ZootomyError(
                 f"{slot} {info.name!r} needs {key!r}: write block({info.name!r}, {key}=...)."
             )

@@ -70,9 +70,7 @@ _BUILT_IN = (
         "keep [P]",
         parameters={"strategy": "drop", "max_refills": 10, "when_short": "error"},
     ),
-    _token_slot(
-        "kl_estimator", "How far has the policy moved?", "logp ref_logp", "[N, T]"
-    ),
+    _token_slot("kl_estimator", "How far has the policy moved?", "logp ref_logp", "[N, T]"),
     Slot(
         "kl_placement",
         "Where does the distance hurt?",

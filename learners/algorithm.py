@@ -1,0 +1,255 @@
+"""`Algorithm`: a reinforcement-learning algorithm as a config of blocks, checked when it is built."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from ..registry import BlockSpec, ZootomyError, check_spec, describe, slot, unknown_name
+from .overrides import apply_overrides
+from .validation import check_algorithm, check_run
+
+# A slot that holds a sequence of blocks, and one that may be empty.
+SEQUENCE_SLOTS = ("reward_shaping", "regularizer")
+OPTIONAL_SLOTS = ("group_filter", "correction", "value_loss")
+SINGLE_SLOTS = (
+    "group_filter",
+    "kl_estimator",
+    "controller",
+    "advantage",
+    "whitening",
+    "ratio",
+    "policy_loss",
+    "correction",
+    "aggregation",
+    "value_loss",
+)
+
+Block = BlockSpec | str | Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Algorithm:
+    """A named choice of one block for every slot.
+
+    Blocks are given as names, as `block(name, **hyperparameters)`, or as mappings with a `name`.
+    They are stored as specs with every hyperparameter filled in, so that two algorithms are
+    equal exactly if they compute the same. An algorithm that cannot work does not come into
+    being: unknown names, missing needs and contradictions are errors here.
+
+    Attributes:
+        name: what to call it; `custom` unless it comes from the zoo.
+        summary: one line on what is special about it.
+        paper: its source.
+        deviations: where it differs from its source, one sentence each.
+        reward_shaping: blocks applied to the rewards `[P, G]` in order.
+        group_filter: which prompts are trained on; None keeps all.
+        kl_estimator: the distance to the reference.
+        kl_placement: where that distance hurts: `none`, `reward`, `loss` or `advantage`.
+        controller: the coefficient of the distance, and how it adapts.
+        advantage: from token rewards to advantages.
+        whitening: the scale of the advantages.
+        ratio: what the importance ratio is taken over.
+        policy_loss: the loss of an action.
+        correction: the weight for sampler drift; None for none.
+        aggregation: how much each token counts.
+        regularizer: terms beside the policy loss, each with its `coef`.
+        value_loss: how a critic is taught; None for no critic.
+
+    Raises:
+        ZootomyError: with a sentence that says what to change.
+    """
+
+    name: str = "custom"
+    summary: str = ""
+    paper: str = ""
+    deviations: tuple[str, ...] = ()
+    reward_shaping: Sequence[Block] | Block = ()
+    group_filter: Block | None = None
+    kl_estimator: Block = "k3"
+    kl_placement: str = "none"
+    controller: Block = BlockSpec("constant", {"coef": 0.0})
+    advantage: Block = "cumulative_return"
+    whitening: Block = "none"
+    ratio: Block = "token"
+    policy_loss: Block = "ppo_clip"
+    correction: Block | None = None
+    aggregation: Block = "token_mean"
+    regularizer: Sequence[Block] | Block = ()
+    value_loss: Block | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "deviations", tuple(self.deviations))
+        for name in SINGLE_SLOTS:
+            object.__setattr__(self, name, _single(name, self.value(name)))
+        for name in SEQUENCE_SLOTS:
+            object.__setattr__(self, name, _sequence(name, self.value(name)))
+        words = slot("kl_placement").choices
+        if self.kl_placement not in words:
+            raise unknown_name("kl_placement", self.kl_placement, words)
+        check_algorithm(self)
+
+    def value(self, slot_name: str) -> Any:
+        """What stands in a slot: a spec, a tuple of specs, a word, or None."""
+        if slot_name not in (*SINGLE_SLOTS, *SEQUENCE_SLOTS, "kl_placement"):
+            raise unknown_name("slot", slot_name, (*SINGLE_SLOTS, *SEQUENCE_SLOTS, "kl_placement"))
+        return self.__dict__[slot_name]
+
+    def specs(self) -> list[tuple[str, BlockSpec]]:
+        """Every block of the algorithm with its slot, in the order of the fields."""
+        found = []
+        for entry in fields(self):
+            if entry.name in SINGLE_SLOTS and self.value(entry.name) is not None:
+                found.append((entry.name, self.value(entry.name)))
+            elif entry.name in SEQUENCE_SLOTS:
+                found.extend((entry.name, spec) for spec in self.value(entry.name))
+        return found
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """What a run must provide: `critic`, `groups`, `reference`, `rollout_logp`, ..."""
+        found: set[str] = set()
+        for slot_name, spec in self.specs():
+            # The distance is computed only where it is placed.
+            if slot_name != "kl_estimator" or self.kl_placement != "none":
+                found |= describe(slot_name, spec.name).needs
+        if self.kl_placement != "none":
+            found.add("reference")
+        if self.value_loss is not None:
+            found.add("critic")
+        if self.correction is not None:
+            found.add("rollout_logp")
+        return frozenset(found)
+
+    @property
+    def extra_inputs(self) -> frozenset[str]:
+        """Inputs that some block asks for beyond those of its slot, e.g. `sum_pi_squared`."""
+        return frozenset(
+            extra for name, spec in self.specs() for extra in describe(name, spec.name).extras
+        )
+
+    def override(self, changes: Mapping[str, Any]) -> Algorithm:
+        """The same algorithm with some slots or hyperparameters changed.
+
+        Args:
+            changes: `slot` -> block(s), or `slot.hyperparameter` -> value; in a slot that holds
+                several blocks `slot.block.hyperparameter` says which one is meant.
+
+        Raises:
+            ZootomyError: for a name that does not exist, or a change that cannot work.
+        """
+        return Algorithm(**apply_overrides(self, changes))
+
+    def check_run(self, *, group_size: int, rollout_logp: bool = True) -> None:
+        """Check what only a run knows.
+
+        Args:
+            group_size: completions a prompt.
+            rollout_logp: whether the engine reports the log-probabilities it sampled with.
+
+        Raises:
+            ZootomyError: if the algorithm needs what the run does not have.
+        """
+        check_run(self, group_size=group_size, rollout_logp=rollout_logp)
+
+    def resolve_length(self, max_new_tokens: int) -> Algorithm:
+        """Fill in the generation limit wherever a block's `length` was left None."""
+        changed: dict[str, Any] = {}
+        for name in (*SINGLE_SLOTS, *SEQUENCE_SLOTS):
+            value = self.value(name)
+            if name in SEQUENCE_SLOTS:
+                changed[name] = tuple(_with_length(spec, max_new_tokens) for spec in value)
+            elif value is not None:
+                changed[name] = _with_length(value, max_new_tokens)
+        return replace(self, **changed)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The algorithm as plain data, with every hyperparameter."""
+        data: dict[str, Any] = {}
+        for entry in fields(self):
+            value = self.__dict__[entry.name]
+            if isinstance(value, BlockSpec):
+                data[entry.name] = _plain(value)
+            elif entry.name in SEQUENCE_SLOTS:
+                data[entry.name] = [_plain(spec) for spec in value]
+            else:
+                data[entry.name] = list(value) if isinstance(value, tuple) else value
+        return data
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Algorithm:
+        """The algorithm that `to_dict` wrote.
+
+        Raises:
+            UnknownNameError: for a field that does not exist.
+            ZootomyError: for a block that does not fit.
+        """
+        known = [entry.name for entry in fields(cls)]
+        for key in data:
+            if key not in known:
+                raise unknown_name("field of an algorithm:", key, known)
+        return cls(**data)
+
+    def describe(self) -> str:
+        """The algorithm as a page of text: every block, its formula, paper and values."""
+        from .anatomy import describe_algorithm
+
+        return describe_algorithm(self)
+
+    def diff(self, other: Algorithm) -> str:
+        """What differs between this algorithm and another, as text."""
+        from .anatomy import diff_algorithms
+
+        return diff_algorithms(self, other)
+
+
+def _spec(slot_name: str, given: Any) -> BlockSpec:
+    """Any accepted form of a block as a checked spec."""
+    if isinstance(given, str):
+        given = BlockSpec(given)
+    if isinstance(given, Mapping):
+        given = dict(given)
+        if not isinstance(given.get("name"), str):
+            raise ZootomyError(
+                f"{slot_name}: a block given as a mapping needs a 'name', got {given!r}."
+            )
+        given = BlockSpec(given.pop("name"), given)
+    if not isinstance(given, BlockSpec):
+        raise ZootomyError(
+            f"{slot_name} must be a block: a name, block(name, ...) or a mapping with 'name'; "
+            f"got {given!r}."
+        )
+    return check_spec(slot_name, given)
+
+
+def _single(slot_name: str, given: Any) -> BlockSpec | None:
+    if slot_name in OPTIONAL_SLOTS and (given is None or given == "none"):
+        return None
+    return _spec(slot_name, given)
+
+
+def _sequence(slot_name: str, given: Any) -> tuple[BlockSpec, ...]:
+    if given is None or given == "none":
+        return ()
+    if isinstance(given, str | BlockSpec | Mapping):
+        given = (given,)
+    specs = tuple(_spec(slot_name, entry) for entry in given)
+    twice = sorted({spec.name for spec in specs if [s.name for s in specs].count(spec.name) > 1})
+    if twice and slot_name == "regularizer":
+        raise ZootomyError(f"regularizer {twice[0]!r} is given twice; add up the coefficients.")
+    return specs
+
+
+def _with_length(spec: BlockSpec, length: int) -> BlockSpec:
+    if "length" in spec.hyperparameters and spec.hyperparameters["length"] is None:
+        return spec.replace(length=length)
+    return spec
+
+
+def _plain(spec: BlockSpec) -> dict[str, Any]:
+    values = {
+        key: list(value) if isinstance(value, tuple) else value
+        for key, value in spec.hyperparameters.items()
+    }
+    return {"name": spec.name, **values}

@@ -1,0 +1,207 @@
+"""Collecting a batch: sample prompts, roll out each G times, score, filter, refill."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from ..registry import ZootomyError, bind, get, setting
+from ..rollout import Completion, Request, RolloutConfig, RolloutEngine, fit_prompts
+from ..tasks import PromptOrder, Task, gather_columns, score
+from .algorithm import Algorithm
+from .batch import BatchConfig
+from .seeds import derive_seed
+
+
+@dataclass(frozen=True, eq=False)
+class Group:
+    """A prompt with its G completions and their rewards.
+
+    Attributes:
+        example: index of the prompt among the task's training examples.
+        prompt: its token ids, as both the engine and the trainer see them.
+        completions: G completions.
+        rewards: `[G]` float32.
+        valid: `[G]` bool.
+        components: `[F, G]` float32, NaN where a reward function does not apply.
+        teaches: false where the group filter left it out: it is counted, and not trained on.
+    """
+
+    example: int
+    prompt: tuple[int, ...]
+    completions: Sequence[Completion]
+    rewards: np.ndarray
+    valid: np.ndarray
+    components: np.ndarray
+    teaches: bool = True
+
+
+@dataclass(frozen=True, eq=False)
+class Collected:
+    """A full batch of groups, and what collecting it took.
+
+    Attributes:
+        groups: `full` groups.
+        consumed: prompts taken from the order, refills included.
+        sampled: every group that was rolled out, filtered ones too.
+        refills: rounds of sampling after the first.
+        failures: reward function -> completions it failed on.
+    """
+
+    groups: list[Group]
+    consumed: int
+    sampled: list[Group]
+    refills: int
+    failures: Counter[str]
+
+
+class Collector:
+    """Fills full batches from a task's prompts.
+
+    Args:
+        algorithm: says which groups still teach.
+        task: prompts and reward functions.
+        engine: samples completions.
+        rollout: sampling settings and limits.
+        batch: how many prompts and completions.
+        seed: the run's seed.
+    """
+
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        task: Task,
+        engine: RolloutEngine,
+        rollout: RolloutConfig,
+        batch: BatchConfig,
+        seed: int,
+    ):
+        self.algorithm = algorithm
+        self.task = task
+        self.engine = engine
+        self.rollout = rollout
+        self.batch = batch
+        self.seed = seed
+        self.order = PromptOrder(len(task.train), derive_seed(seed, "prompts"))
+
+    def collect(self, cursor: int, step: int) -> Collected:
+        """The batch of a step, from the prompts after `cursor`.
+
+        Args:
+            cursor: prompts consumed by the steps before.
+            step: the step, counted from 0.
+
+        Raises:
+            ZootomyError: if every completion is invalid, or too few groups pass the filter.
+        """
+        spec = self.algorithm.group_filter
+        strategy = None if spec is None else setting("group_filter", _spec(spec), "strategy")
+        kept, sampled, failures = [], [], Counter()
+        refills, consumed = 0, 0
+        while True:
+            wanted = self.batch.full - len(kept)
+            indices = self.order.take(cursor + consumed, wanted)
+            consumed += wanted
+            groups = self._roll_out(indices, step, refills, failures)
+            sampled += groups
+            if strategy != "refill":
+                kept = groups
+                break
+            kept += [group for group in groups if group.teaches]
+            if len(kept) == self.batch.full:
+                break
+            if refills == setting("group_filter", _spec(spec), "max_refills"):
+                kept = self._short(kept, groups, step, refills)
+                break
+            refills += 1
+        if strategy == "replace":
+            kept = _replace(kept)
+        return Collected(kept, consumed, sampled, refills, failures)
+
+    def _roll_out(
+        self, indices: Sequence[int], step: int, attempt: int, failures: Counter[str]
+    ) -> list[Group]:
+        """Sample and score G completions for each of some prompts."""
+        examples = [self.task.train[index] for index in indices]
+        tokenizer = self.task.tokenizer
+        prompts = fit_prompts(
+            [tokenizer.encode_prompt(example.prompt) for example in examples], self.rollout
+        )
+        size = self.batch.group_size
+        completions = self.engine.generate(
+            [Request(prompt, size) for prompt in prompts],
+            self.rollout.sampling(tokenizer.stop_ids),
+            derive_seed(self.seed, "rollout", step, attempt),
+        )
+        scores = score(
+            self.task.rewards,
+            [example.prompt for example in examples for _ in range(size)],
+            [tokenizer.decode(one.tokens.tolist()) for group in completions for one in group],
+            gather_columns(examples, size),
+            step=step,
+        )
+        failures.update(scores.failures)
+        if not scores.valid.any():
+            raise ZootomyError(
+                f"Step {step}: none of the {len(scores.valid)} completions has a reward"
+                f"{': ' + scores.last_error if scores.last_error else ', every function gave None'}."
+                f" Fix the reward function, or give one that applies to these prompts."
+            )
+        rewards = scores.rewards.reshape(-1, size)
+        valid = scores.valid.reshape(-1, size)
+        teaches = self._teaches(rewards, valid)
+        components = scores.components.reshape(len(scores.names), -1, size)
+        return [
+            Group(
+                index,
+                prompts[i],
+                completions[i],
+                rewards[i],
+                valid[i],
+                components[:, i],
+                bool(teaches[i]),
+            )
+            for i, index in enumerate(indices)
+        ]
+
+    def _teaches(self, rewards: np.ndarray, valid: np.ndarray) -> np.ndarray:
+        """`[P]` bool: the group filter's answer."""
+        spec = self.algorithm.group_filter
+        if spec is None:
+            return np.ones(len(rewards), bool)
+        keep = get("group_filter", _spec(spec).name)(
+            jnp.asarray(rewards), jnp.asarray(valid), **bind("group_filter", _spec(spec))
+        )
+        return np.asarray(keep, bool)
+
+    def _short(self, kept: list[Group], last: list[Group], step: int, refills: int) -> list[Group]:
+        """What to do when the refills are used up: an error, or a batch with gaps."""
+        spec = _spec(self.algorithm.group_filter)
+        if setting("group_filter", spec, "when_short") == "error":
+            raise ZootomyError(
+                f"Step {step}: only {len(kept)} of {self.batch.full} groups passed group_filter "
+                f"{spec.name!r} after {refills} refills. The prompts may be too easy or too hard; "
+                f"raise group_filter.max_refills, set group_filter.when_short to 'train' to train "
+                f"on what there is, or set group_filter to 'none'."
+            )
+        silent = [group for group in last if not group.teaches]
+        return kept + silent[: self.batch.full - len(kept)]
+
+
+def _spec(value: Any) -> Any:
+    assert value is not None
+    return value
+
+
+def _replace(groups: list[Group]) -> list[Group]:
+    """Groups that do not teach give their place to copies of those that do, in turn."""
+    teaching = [group for group in groups if group.teaches]
+    if not teaching:
+        return groups
+    spare = iter(range(len(groups)))
+    return [g if g.teaches else teaching[next(spare) % len(teaching)] for g in groups]

@@ -1,0 +1,195 @@
+"""The one learner that runs every online algorithm."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ..blocks.types import Controller
+from ..clusters import Cluster, Role
+from ..monitor import Spans
+from ..registry import BlockSpec, ZootomyError, bind, get
+from ..rollout import RolloutConfig
+from ..tasks import Task
+from .algorithm import Algorithm
+from .batch import BatchConfig
+from .collect import Collected, Collector
+from .evaluation import Evaluation, EvaluationConfig, evaluate
+from .seeds import derive_seed
+from .statistics import rollout_metrics
+from .update import Updater
+
+
+@dataclass(frozen=True, eq=False)
+class StepReport:
+    """What one step did.
+
+    Attributes:
+        step: the step, counted from 1.
+        metrics: name -> value, under the field's names.
+        collected: the batch it learned from.
+    """
+
+    step: int
+    metrics: dict[str, float]
+    collected: Collected
+
+
+class Learner:
+    """Sample, roll out, score, filter, learn, sync: one loop for every algorithm.
+
+    It owns no maths: what is computed is in the blocks, how it is put together in the two
+    functions of `assemble`. Nor does it write anything; `train` and anyone's own loop do that
+    with what `step` returns.
+
+    Args:
+        algorithm: a config of blocks.
+        task: prompts and reward functions.
+        cluster: the models; it must have what the algorithm needs.
+        rollout: sampling settings and length limits.
+        batch: batch sizes.
+        seed: everything random follows from it.
+        critic_warmup: steps in which only the critic learns.
+
+    Raises:
+        ZootomyError: if the algorithm, the cluster and the sampling do not fit together.
+    """
+
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        task: Task,
+        cluster: Cluster,
+        *,
+        rollout: RolloutConfig,
+        batch: BatchConfig = BatchConfig(),
+        seed: int = 0,
+        critic_warmup: int = 0,
+    ):
+        algorithm = algorithm.resolve_length(rollout.max_new_tokens)
+        _check(algorithm, cluster, rollout, batch)
+        self.algorithm = algorithm
+        self.task = task
+        self.cluster = cluster
+        self.rollout = rollout
+        self.batch = batch
+        self.seed = seed
+        self.steps_done = 0
+        self.cursor = 0
+        assert cluster.engine is not None
+        self.collector = Collector(algorithm, task, cluster.engine, rollout, batch, seed)
+        self.updater = Updater(
+            algorithm, cluster, batch=batch, temperature=rollout.temperature,
+            width=rollout.max_new_tokens, seed=seed, critic_warmup=critic_warmup,
+        )  # fmt: skip
+        self._controller = _controller(algorithm)
+        self.controller_state = self._controller.init()
+
+    def step(self) -> StepReport:
+        """One step: a full batch from prompts to new weights in the engine.
+
+        Returns:
+            The report; the learner has moved on by one step.
+
+        Raises:
+            ZootomyError: if no completion has a reward, too few groups teach, or a loss or
+                gradient is not finite. The weights are then those of the step before.
+        """
+        began = time.perf_counter()
+        spans = Spans()
+        coefficients = {"kl": self.controller_state["coefficient"]}
+        with spans("rollout"):
+            collected = self.collector.collect(self.cursor, self.steps_done)
+        totals = self.updater.update(collected, self.steps_done, coefficients, spans)
+        with spans("sync"):
+            self.cluster.sync_weights()
+
+        metrics = rollout_metrics(collected, tuple(r.name for r in self.task.rewards))
+        metrics |= totals.result()
+        if self.algorithm.kl_placement != "none":
+            metrics["kl_coefficient"] = coefficients["kl"]
+            self.controller_state, _ = self._controller.update(self.controller_state, metrics)
+        self.cursor += collected.consumed
+        self.steps_done += 1
+        metrics["epoch"] = self.cursor / len(self.task.train)
+        metrics |= _speed(collected, spans, time.perf_counter() - began)
+        return StepReport(self.steps_done, metrics, collected)
+
+    def evaluate(self, config: EvaluationConfig = EvaluationConfig()) -> Evaluation:
+        """Examine the current weights on the task's held-out prompts."""
+        seed = derive_seed(self.seed, "evaluation")
+        return evaluate(self.task, self.collector.engine, self.rollout, config, seed)
+
+    def state(self) -> dict[str, Any]:
+        """What beside the cluster's arrays a resumed run needs, as JSON."""
+        return {
+            "steps_done": self.steps_done,
+            "cursor": self.cursor,
+            "controller": dict(self.controller_state),
+            "seed": self.seed,
+            "algorithm": self.algorithm.to_dict(),
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `state` returned.
+
+        Raises:
+            ZootomyError: if it is the state of another seed or algorithm.
+        """
+        for key, mine in (("seed", self.seed), ("algorithm", self.algorithm.to_dict())):
+            if state[key] != mine:
+                raise ZootomyError(
+                    f"The checkpoint was written with another {key}: it has {state[key]!r}, this "
+                    f"run has {mine!r}. Start a new run folder, or resume with the same {key}."
+                )
+        self.steps_done = state["steps_done"]
+        self.cursor = state["cursor"]
+        self.controller_state = dict(state["controller"])
+
+
+def _controller(algorithm: Algorithm) -> Controller:
+    spec = algorithm.controller
+    assert isinstance(spec, BlockSpec)
+    return get("controller", spec.name)(**bind("controller", spec))
+
+
+def _check(
+    algorithm: Algorithm, cluster: Cluster, rollout: RolloutConfig, batch: BatchConfig
+) -> None:
+    """Refuse what cannot be trained."""
+    if cluster.engine is None:
+        raise ZootomyError(
+            "The cluster has no rollout engine; make it with engine=make_engine(rollout, actor)."
+        )
+    algorithm.check_run(group_size=batch.group_size)
+    if "reference" in algorithm.needs and Role.REFERENCE not in cluster.roles:
+        raise ZootomyError(
+            f"Algorithm {algorithm.name!r} needs a reference (kl_placement is "
+            f"{algorithm.kl_placement!r}), and the cluster has none. Give the cluster "
+            f"reference='snapshot', or set kl_placement to 'none'."
+        )
+    if algorithm.value_loss is not None and Role.CRITIC not in cluster.roles:
+        raise ZootomyError(
+            f"Algorithm {algorithm.name!r} needs a critic, and the cluster has none. Give the "
+            f"cluster critic=ValueModel(...), or use an algorithm without one."
+        )
+    sampling = rollout.sampling()
+    if sampling.greedy:
+        raise ZootomyError(
+            "rollout.temperature is 0: all completions of a prompt would be the same. Training "
+            "needs a temperature above 0 (1.0 is usual)."
+        )
+    if not sampling.full_distribution:
+        raise ZootomyError(
+            "rollout.top_p, top_k or min_p cut the distribution that is sampled from, and the "
+            "trainer's log-probabilities are those of the whole one: the importance ratio would "
+            "not start at 1. Train with top_p=1, top_k=None and min_p=0."
+        )
+
+
+def _speed(collected: Collected, spans: Spans, seconds: float) -> dict[str, float]:
+    """Times by span, and tokens sampled a second of the whole step."""
+    tokens = sum(len(one.tokens) for group in collected.sampled for one in group.completions)
+    return {**spans.take(), "time/step": seconds, "tokens_per_second": tokens / seconds}

@@ -1,0 +1,174 @@
+"""The second assembled function: from log-probabilities to the loss."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from ..blocks.masking import count, masked, masked_sum
+from ..registry import BlockSpec
+from .algorithm import Algorithm
+from .experience import Experience, Metrics, call
+
+
+class Outputs(NamedTuple):
+    """What the models say of the actions at the current weights; absent entries are None.
+
+    Attributes:
+        logp: `[N, T]` the policy's log-probability of each action, at the sampling temperature.
+        entropy: `[N, T]` the policy's entropy at each action, in nats.
+        values: `[N, T]` the critic's value of the state before each action.
+    """
+
+    logp: jax.Array | None = None
+    entropy: jax.Array | None = None
+    values: jax.Array | None = None
+
+
+class Loss(NamedTuple):
+    """The loss and what it is made of, all of it sums that add up over micro-batches.
+
+    Attributes:
+        total: the scalar to minimise.
+        parts: name -> the part's contribution to `total`.
+        metrics: name -> (weighted sum, weight).
+    """
+
+    total: jax.Array
+    parts: dict[str, jax.Array]
+    metrics: Metrics
+
+
+Objective = Callable[..., Loss]
+
+
+def make_weights(algorithm: Algorithm) -> Callable[[jax.Array, jax.Array], jax.Array]:
+    """The function `(counted [N, T], group_ids [N]) -> weights [N, T]` over a whole mini-batch."""
+    return call("aggregation", _one(algorithm.aggregation), {})
+
+
+def make_objective(algorithm: Algorithm) -> Objective:
+    """The pure function from model outputs to the loss that the algorithm's blocks define.
+
+        loss = Σ weights · (correction · policy_loss + β · kl + Σ coef · regularizer)
+
+    and, where the outputs hold values, `Σ weights · value_loss` on top.
+
+    Args:
+        algorithm: the algorithm.
+
+    Returns:
+        `f(outputs, experience, coefficients, weights=None) -> Loss`, jittable. `weights` are
+        those of the whole mini-batch when `experience` is a part of it; left out, `experience`
+        is the whole.
+    """
+    aggregate = make_weights(algorithm)
+
+    def objective(
+        outputs: Outputs,
+        experience: Experience,
+        coefficients: Mapping[str, Any],
+        weights: jax.Array | None = None,
+    ) -> Loss:
+        if weights is None:
+            weights = aggregate(experience.counted, experience.group_ids)
+        parts: dict[str, jax.Array] = {}
+        metrics: Metrics = {}
+        if outputs.logp is not None:
+            _policy_parts(algorithm, outputs, experience, coefficients, weights, parts, metrics)
+        if outputs.values is not None and algorithm.value_loss is not None:
+            _value_part(algorithm, outputs.values, experience, weights, parts, metrics)
+        total = sum(parts.values(), jnp.zeros((), jnp.float32))
+        return Loss(total, parts, metrics)
+
+    return objective
+
+
+def _one(value: Any) -> BlockSpec:
+    assert isinstance(value, BlockSpec)
+    return value
+
+
+def _weighted(weights: jax.Array, x: jax.Array, mask: jax.Array) -> jax.Array:
+    """`Σ weights · x` over the actions."""
+    return jnp.sum(weights * masked(x, mask))
+
+
+def _policy_parts(
+    algorithm: Algorithm,
+    outputs: Outputs,
+    experience: Experience,
+    coefficients: Mapping[str, Any],
+    weights: jax.Array,
+    parts: dict[str, jax.Array],
+    metrics: Metrics,
+) -> None:
+    """The policy loss, the distance in the loss and the regularizers."""
+    mask = experience.mask
+    assert outputs.logp is not None
+    logp = masked(outputs.logp, mask)
+    # Without an old_logp the update is exactly on-policy: the ratio is 1 to the last bit.
+    old_logp = experience.old_logp
+    if old_logp is None:
+        old_logp = jax.lax.stop_gradient(logp)
+    inputs = {
+        "group_ids": experience.group_ids,
+        "mask": mask,
+        "logp": logp,
+        "old_logp": old_logp,
+        "rollout_logp": experience.rollout_logp,
+        "ref_logp": experience.ref_logp,
+        "entropy": outputs.entropy,
+        "advantages": experience.advantages,
+    }
+
+    log_ratio = call("ratio", _one(algorithm.ratio), inputs)(logp, old_logp, mask)
+    token_loss = call("policy_loss", _one(algorithm.policy_loss), inputs)(
+        log_ratio, experience.advantages, logp, old_logp, mask
+    )
+    loss = token_loss.loss
+    if experience.correction is not None:
+        loss = masked(loss, experience.correction != 0) * experience.correction
+    parts["policy_loss"] = _weighted(weights, loss, mask)
+    for name, stat in token_loss.stats.items():
+        metrics[name] = (masked_sum(stat, mask), count(mask))
+
+    if experience.ref_logp is not None and algorithm.kl_placement == "loss":
+        distance = call("kl_estimator", _one(algorithm.kl_estimator), inputs)(
+            logp, experience.ref_logp
+        )
+        parts["kl_loss"] = coefficients["kl"] * _weighted(weights, distance, mask)
+        metrics["kl"] = (masked_sum(jax.lax.stop_gradient(distance), mask), count(mask))
+    if outputs.entropy is not None:
+        entropy = jax.lax.stop_gradient(outputs.entropy)
+        metrics["entropy"] = (masked_sum(entropy, mask), count(mask))
+    for spec in algorithm.value("regularizer"):
+        term = call("regularizer", spec, inputs)(
+            logp, experience.ref_logp, outputs.entropy, experience.advantages, mask
+        )
+        coefficient = coefficients.get(spec.name, spec.hyperparameters["coef"])
+        parts[f"{spec.name}_regularizer"] = coefficient * _weighted(weights, term, mask)
+
+
+def _value_part(
+    algorithm: Algorithm,
+    values: jax.Array,
+    experience: Experience,
+    weights: jax.Array,
+    parts: dict[str, jax.Array],
+    metrics: Metrics,
+) -> None:
+    """The critic's loss, and how much of the returns' variance it explains."""
+    mask = experience.mask
+    assert experience.old_values is not None, "a value loss needs the values of the rollout"
+    token = call("value_loss", _one(algorithm.value_loss), {"mask": mask})(
+        masked(values, mask), experience.old_values, experience.returns, mask
+    )
+    parts["value_loss"] = _weighted(weights, token, mask)
+    values = jax.lax.stop_gradient(values)
+    metrics["value/mean"] = (masked_sum(values, mask), count(mask))
+    error = masked(values, mask) - experience.returns
+    metrics["value/squared_error"] = (masked_sum(error**2, mask), count(mask))

@@ -1,0 +1,96 @@
+"""Changing an algorithm by dotted names, as on the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
+
+from ..registry import BlockSpec, ZootomyError, describe, slot, unknown_name
+
+if TYPE_CHECKING:
+    from .algorithm import Algorithm
+
+
+def apply_overrides(algorithm: Algorithm, changes: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of an algorithm after some changes, whole slots before single values.
+
+    A slot that gets another block starts from that block's defaults; a slot that is named with
+    the block it already holds keeps the values it had.
+
+    Args:
+        algorithm: what to start from.
+        changes: `slot` -> block(s), or dotted name -> value.
+
+    Returns:
+        Field name -> value, to build the new algorithm with.
+
+    Raises:
+        ZootomyError: for a name that does not exist or is ambiguous.
+    """
+    values = {entry.name: algorithm.__dict__[entry.name] for entry in fields(algorithm)}
+    for key in changes:
+        if key.split(".", 1)[0] not in values:
+            raise unknown_name("slot", key.split(".", 1)[0], values)
+    for key, value in changes.items():
+        if "." not in key and not _same_block(values[key], value):
+            values[key] = value
+    for key, value in changes.items():
+        if "." in key:
+            name, path = key.split(".", 1)
+            values[name] = _change(name, values[name], path, value)
+    return values
+
+
+def _same_block(current: Any, given: Any) -> bool:
+    return isinstance(current, BlockSpec) and given == current.name
+
+
+def _change(slot_name: str, current: Any, path: str, value: Any) -> Any:
+    """A slot's content with one hyperparameter changed."""
+    if current is None or current in ((), "none"):
+        raise ZootomyError(
+            f"{slot_name}.{path} is set, but {slot_name} holds no block; "
+            f"choose one first, e.g. {slot_name}={_first_block(slot_name)!r}."
+        )
+    if isinstance(current, list | tuple):
+        return _change_one_of(slot_name, [_as_spec(entry) for entry in current], path, value)
+    if isinstance(current, str | BlockSpec | Mapping) and not slot(slot_name).choices:
+        return _as_spec(current).replace(**{path: value})
+    raise ZootomyError(f"{slot_name} has no hyperparameters; {slot_name}.{path} cannot be set.")
+
+
+def _change_one_of(slot_name: str, specs: list[BlockSpec], path: str, value: Any) -> list[Any]:
+    """A chain with one hyperparameter of one of its blocks changed."""
+    named, _, rest = path.partition(".")
+    if rest:
+        wanted = [spec for spec in specs if spec.name == describe(slot_name, named).name]
+        if not wanted:
+            raise unknown_name(f"block in this {slot_name}:", named, [spec.name for spec in specs])
+    else:
+        rest = path
+        wanted = [spec for spec in specs if rest in _known(slot_name, spec)]
+        if not wanted:
+            known = {key for spec in specs for key in _known(slot_name, spec)}
+            raise unknown_name(f"hyperparameter of {slot_name}:", rest, known)
+    if len(wanted) > 1:
+        options = " or ".join(f"{slot_name}.{spec.name}.{rest}" for spec in wanted)
+        raise ZootomyError(f"{slot_name}.{path} is ambiguous: write {options}.")
+    return [spec.replace(**{rest: value}) if spec is wanted[0] else spec for spec in specs]
+
+
+def _known(slot_name: str, spec: BlockSpec) -> set[str]:
+    return {*describe(slot_name, spec.name).hyperparameters, *slot(slot_name).parameters}
+
+
+def _as_spec(given: Any) -> BlockSpec:
+    if isinstance(given, Mapping):
+        rest = {key: value for key, value in given.items() if key != "name"}
+        return BlockSpec(given["name"], rest)
+    return BlockSpec(given) if isinstance(given, str) else given
+
+
+def _first_block(slot_name: str) -> str:
+    from ..registry import names
+
+    return names(slot_name)[0]

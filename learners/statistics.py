@@ -1,0 +1,55 @@
+"""What a batch of rollouts says about itself, under the field's metric names."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .collect import Collected, Group
+
+
+def rollout_metrics(collected: Collected, reward_names: tuple[str, ...]) -> dict[str, float]:
+    """Rewards, lengths, staleness and failures of everything that was sampled in a step.
+
+    Filtered groups count: the metrics speak of the policy, not of what was trained on.
+
+    Args:
+        collected: the batch.
+        reward_names: the F reward functions.
+
+    Returns:
+        Name -> value; a name without a valid value is left out.
+    """
+    groups = collected.sampled
+    valid = np.stack([group.valid for group in groups])
+    rewards = np.stack([group.rewards for group in groups])
+    completions = [one for group in groups for one in group.completions]
+    lengths = np.array([len(one.tokens) for one in completions])
+    metrics = {
+        "reward/mean": float(rewards[valid].mean()),
+        "reward/std": float(np.mean([_std(group) for group in groups])),
+        "frac_reward_zero_std": float(np.mean([_std(group) == 0 for group in groups])),
+        "completions/mean_length": float(lengths.mean()),
+        "completions/min_length": float(lengths.min()),
+        "completions/max_length": float(lengths.max()),
+        "completions/clipped_ratio": _share(completions, "length"),
+        "completions/invalid": float(1.0 - valid.mean()),
+        "filter/refills": float(collected.refills),
+        "filter/dropped_groups": float(sum(not group.teaches for group in groups)),
+    }
+    components = np.concatenate([group.components for group in groups], axis=1)
+    for name, values in zip(reward_names, components, strict=True):
+        applies = np.isfinite(values)
+        if applies.any() and len(reward_names) > 1:
+            metrics[f"reward/{name}/mean"] = float(values[applies].mean())
+    metrics |= {f"reward/{name}/failed": float(n) for name, n in collected.failures.items()}
+    return metrics
+
+
+def _std(group: Group) -> float:
+    """Standard deviation (ddof 1) of a group's valid rewards; 0 for fewer than two."""
+    rewards = group.rewards[group.valid]
+    return float(rewards.std(ddof=1)) if len(rewards) > 1 else 0.0
+
+
+def _share(completions: list, reason: str) -> float:
+    return float(np.mean([one.stop_reason == reason for one in completions]))
