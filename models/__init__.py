@@ -1,9 +1,15 @@
 """Decoder models in Flax NNX, their weights in and out, and log-probabilities of their tokens."""
 
+from .attention import attend
+from .axes import logical_axes
 from .cache import KVCache, init_cache, take_rows
 from .config import ModelConfig, RopeConfig
 from .decoder import Decoder
-from .logps import TokenStats, token_logps, token_stats
+from .heads import RewardModel, ScalarModel, ValueModel
+from .huggingface import load_model, load_scalar_model, load_stop_ids, save_model
+from .huggingface_config import load_config
+from .huggingface_names import named_arrays
+from .logps import TokenStats, head_logits, token_logps, token_stats
 from .presets import PRESETS, make_model
 
 __all__ = [
@@ -11,10 +17,22 @@ __all__ = [
     "Decoder",
     "KVCache",
     "ModelConfig",
+    "RewardModel",
     "RopeConfig",
+    "ScalarModel",
     "TokenStats",
+    "ValueModel",
+    "attend",
+    "head_logits",
     "init_cache",
+    "load_config",
+    "load_model",
+    "load_scalar_model",
+    "load_stop_ids",
+    "logical_axes",
     "make_model",
+    "named_arrays",
+    "save_model",
     "take_rows",
     "token_logps",
     "token_stats",

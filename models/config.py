@@ -32,6 +32,12 @@ _ROPE_REQUIRED = {
 }
 _ROPE_OPTIONAL = tuple(dict.fromkeys(name for names in _ROPE_FIELDS.values() for name in names))
 
+_FAMILY_SWITCHES = {
+    "llama": {"qk_norm": False},
+    "qwen2": {"qkv_bias": True, "o_bias": False, "mlp_bias": False, "qk_norm": False},
+    "qwen3": {"mlp_bias": False, "qk_norm": True},
+}
+
 
 @dataclass(frozen=True, kw_only=True)
 class RopeConfig:
@@ -108,7 +114,7 @@ class ModelConfig:
 
     Args:
         family: `llama`, `qwen2` or `qwen3`: how the model is written back. The arithmetic follows
-            the switches below, not this name.
+            the switches below, which must be ones that the family has.
         vocab_size: number of token ids (V).
         hidden_size: width of the residual stream (D).
         intermediate_size: width of the gated MLP.
@@ -130,7 +136,7 @@ class ModelConfig:
         pad_token_id: recorded for the written config.
 
     Raises:
-        ValueError: for sizes that do not fit together.
+        ValueError: for sizes that do not fit together, or switches that the family does not have.
     """
 
     vocab_size: int
@@ -140,7 +146,7 @@ class ModelConfig:
     num_heads: int
     num_kv_heads: int
     head_dim: int
-    family: str = "qwen3"
+    family: str = "llama"
     rms_norm_eps: float = 1e-6
     rope: RopeConfig = field(default_factory=RopeConfig)
     qkv_bias: bool = False
@@ -176,6 +182,27 @@ class ModelConfig:
             )
         if not (self.rms_norm_eps >= 0 and math.isfinite(self.rms_norm_eps)):
             raise ValueError(f"rms_norm_eps must be finite and >= 0, got {self.rms_norm_eps}")
+
+        self._check_family()
+
+    def _check_family(self):
+        """A model that its family cannot express could not be written back after training."""
+        for name, wanted in _FAMILY_SWITCHES[self.family].items():
+            if vars(self)[name] != wanted:
+                raise ValueError(
+                    f"family {self.family!r} has {name}={wanted}, got {vars(self)[name]}; change "
+                    "it or choose another family"
+                )
+        if self.family != "qwen2" and self.qkv_bias != self.o_bias:
+            raise ValueError(
+                f"family {self.family!r} has one switch for the biases of attention: qkv_bias "
+                f"({self.qkv_bias}) and o_bias ({self.o_bias}) must agree"
+            )
+        if self.family == "llama" and self.hidden_size % self.num_heads:
+            raise ValueError(
+                f"family 'llama' needs a hidden_size ({self.hidden_size}) that is a multiple of "
+                f"num_heads ({self.num_heads})"
+            )
 
     @property
     def queries_per_kv_head(self) -> int:

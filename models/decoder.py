@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import overload
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
@@ -92,6 +94,28 @@ class Decoder(nnx.Module):
             self.lm_head = linear(
                 config.hidden_size, config.vocab_size, config, bias=False, **options
             )
+
+    @overload
+    def __call__(
+        self,
+        tokens: jax.Array,
+        positions: jax.Array,
+        segments: jax.Array | None = None,
+        cache: None = None,
+        *,
+        attend_to: None = None,
+    ) -> jax.Array: ...
+
+    @overload
+    def __call__(
+        self,
+        tokens: jax.Array,
+        positions: jax.Array,
+        segments: None = None,
+        *,
+        cache: KVCache,
+        attend_to: int | None = None,
+    ) -> tuple[jax.Array, KVCache]: ...
 
     def __call__(
         self,
