@@ -2,21 +2,33 @@
 
 from .algorithm import Algorithm
 from .assembly import Assembly, assemble
+from .batch import BatchConfig
+from .evaluation import Evaluation, EvaluationConfig, evaluate
 from .experience import Experience, Metrics, Rollouts
+from .learner import Learner, StepReport
 from .objective import Loss, Outputs
 from .validation import DoubtfulChoiceWarning
+from .warmup import WarmupConfig, warm_up
 from .zoo import algorithm, algorithms
 
 __all__ = [
     "Algorithm",
     "Assembly",
+    "BatchConfig",
     "DoubtfulChoiceWarning",
+    "Evaluation",
+    "EvaluationConfig",
     "Experience",
+    "Learner",
     "Loss",
     "Metrics",
     "Outputs",
     "Rollouts",
+    "StepReport",
+    "WarmupConfig",
     "algorithm",
     "algorithms",
     "assemble",
+    "evaluate",
+    "warm_up",
 ]

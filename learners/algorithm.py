@@ -1,4 +1,4 @@
-"""`Algorithm`: a reinforcement-learning algorithm as a config of blocks, checked when it is built."""
+"""`Algorithm`: a reinforcement-learning algorithm as a config of blocks, checked when built."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Algorithm:
     group_filter: Block | None = None
     kl_estimator: Block = "k3"
     kl_placement: str = "none"
-    controller: Block = BlockSpec("constant", {"coef": 0.0})
+    controller: Block = "constant"
     advantage: Block = "cumulative_return"
     whitening: Block = "none"
     ratio: Block = "token"

@@ -1,4 +1,4 @@
-"""Algorithms as text: what each block does, the assembled objective, and what two of them differ in."""
+"""Algorithms as text: what each block does, the assembled objective, how two of them differ."""
 
 from __future__ import annotations
 

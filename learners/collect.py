@@ -147,10 +147,10 @@ class Collector:
         )
         failures.update(scores.failures)
         if not scores.valid.any():
+            reason = scores.last_error or "every reward function gave None"
             raise ZootomyError(
-                f"Step {step}: none of the {len(scores.valid)} completions has a reward"
-                f"{': ' + scores.last_error if scores.last_error else ', every function gave None'}."
-                f" Fix the reward function, or give one that applies to these prompts."
+                f"Step {step}: none of the {len(scores.valid)} completions has a reward: {reason}. "
+                f"Fix the reward function, or give one that applies to these prompts."
             )
         rewards = scores.rewards.reshape(-1, size)
         valid = scores.valid.reshape(-1, size)

@@ -64,7 +64,7 @@ class Learner:
         cluster: Cluster,
         *,
         rollout: RolloutConfig,
-        batch: BatchConfig = BatchConfig(),
+        batch: BatchConfig,
         seed: int = 0,
         critic_warmup: int = 0,
     ):
@@ -117,7 +117,7 @@ class Learner:
         metrics |= _speed(collected, spans, time.perf_counter() - began)
         return StepReport(self.steps_done, metrics, collected)
 
-    def evaluate(self, config: EvaluationConfig = EvaluationConfig()) -> Evaluation:
+    def evaluate(self, config: EvaluationConfig) -> Evaluation:
         """Examine the current weights on the task's held-out prompts."""
         seed = derive_seed(self.seed, "evaluation")
         return evaluate(self.task, self.collector.engine, self.rollout, config, seed)

@@ -171,7 +171,7 @@ class Updater:
         rollouts = Rollouts(
             rewards=np.stack([group.rewards for group in groups]),  # pyright: ignore[reportArgumentType]
             valid=valid,  # pyright: ignore[reportArgumentType]
-            mask=mask,
+            mask=mask,  # pyright: ignore[reportArgumentType]
             truncated=np.array(
                 [[one.stop_reason == "length" for one in group.completions] for group in groups]
             ),  # pyright: ignore[reportArgumentType]
@@ -203,7 +203,7 @@ class Updater:
 
     @property
     def needs_old_logp(self) -> bool:
-        """Whether a pass before the update is needed; a single on-policy step has ratio 1 anyway."""
+        """Whether a pass before the update is needed; a single on-policy step has ratio 1."""
         return (
             self.batch.updates > 1
             or self.algorithm.kl_placement in ("reward", "advantage")

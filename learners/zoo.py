@@ -29,7 +29,7 @@ ZOO: Mapping[str, Mapping[str, Any]] = {
         "value_loss": block("clipped_mse", clip=0.2),
     },
     "reinforce": {
-        "summary": "The plain policy gradient: the reward times the gradient of the log-probability.",
+        "summary": "The plain policy gradient: reward times the gradient of the log-probability.",
         "paper": "doi:10.1007/BF00992696",
         "reward_shaping": "identity",
         "ratio": "none",

@@ -1,4 +1,4 @@
-"""Slots, the decorator that names a block, and specs: the ground floor, without arrays or models."""
+"""Slots, the decorator that names a block, and specs: the ground floor, without arrays."""
 
 from .errors import (
     ContractError,

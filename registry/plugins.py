@@ -31,9 +31,7 @@ def load_plugin(path: str | Path) -> str:
     if file in _loaded:
         return _loaded[file]
     if file.suffix != ".py" or not file.is_file():
-        raise ZootomyError(
-            f"The plug-in {str(path)!r} is no Python file; give a path to a .py file."
-        )
+        raise ZootomyError(f"The plug-in {str(path)!r} is no Python file; give a path to one.")
     name = f"zootomy_plugin_{file.stem}_{len(_loaded)}"
     specification = importlib.util.spec_from_file_location(name, file)
     assert specification is not None
