@@ -1,7 +1,11 @@
-"""Backward recursions over the actions of a row, and what happens at the tokens between them."""
+"""Backward recursions over the actions of a row, and what happens at the tokens between them.
+
+The recursions are jitted here, so that a call outside of any jit does not compile its loop anew.
+"""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Literal
 
 import jax
@@ -24,6 +28,7 @@ def enter(block: str, token_rewards: jax.Array, mask: jax.Array) -> tuple[jax.Ar
     return masked(token_rewards, mask), mask > 0
 
 
+@partial(jax.jit, static_argnames="holes")
 def discounted_sum(
     x: jax.Array, mask: jax.Array, factor: float | jax.Array, holes: Holes = "skip"
 ) -> jax.Array:
@@ -58,6 +63,7 @@ def discounted_sum(
     return jnp.where(mask, sums, 0.0)
 
 
+@jax.jit
 def next_action(x: jax.Array, mask: jax.Array, last: jax.Array) -> jax.Array:
     """The value of `x` at the next action of the row, `last` behind the last one.
 

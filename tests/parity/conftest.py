@@ -1,0 +1,82 @@
+"""The peers' numbers for parity tests, and how close they must be."""
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+DATA = Path(__file__).parent.parent / "data" / "parity"
+SPECIAL = {"NaN": np.nan, "Infinity": np.inf, "-Infinity": -np.inf}
+RTOL, ATOL = 1e-5, 1e-6
+
+_errors: dict[str, float] = {}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Everything in this folder is a parity test."""
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.parity)
+
+
+def _array(value: Any) -> Any:
+    """Nested lists as float32 or int32 arrays, the three special words as numbers."""
+    if isinstance(value, str):
+        return SPECIAL.get(value, value)
+    if isinstance(value, list):
+        array = np.asarray([_array(entry) for entry in value])
+        return array.astype(np.float32 if array.dtype.kind == "f" else np.int32)
+    return value
+
+
+def _cases(file: str) -> list[SimpleNamespace]:
+    """The cases of `family/block__peer`: params, inputs, outputs, grads, valid_where, notes."""
+    record = json.loads((DATA / f"{file}.json").read_text())
+    cases = []
+    for index, case in enumerate(record["cases"]):
+        arrays = {
+            part: {name: _array(value) for name, value in case.get(part, {}).items()}
+            for part in ("inputs", "outputs", "grads")
+        }
+        cases.append(
+            SimpleNamespace(
+                name=f"{file}[{index}]",
+                params={name: _array(value) for name, value in case["params"].items()},
+                valid_where=case.get("valid_where") or {},
+                notes=case.get("notes", ""),
+                **arrays,
+            )
+        )
+    assert cases
+    return cases
+
+
+def _close(file: str, actual: Any, expected: Any, where: Any = None, rtol: float = RTOL) -> None:
+    """Assert that a peer's number is met, and keep the largest error for the report."""
+    actual, expected = np.asarray(actual, np.float64), np.asarray(expected, np.float64)
+    if where is not None:
+        actual, expected = actual[np.asarray(where) > 0], expected[np.asarray(where) > 0]
+    np.testing.assert_allclose(actual, expected, rtol=rtol, atol=ATOL, err_msg=file)
+    error = np.abs(actual - expected) / (1.0 + np.abs(expected))
+    worst = float(error[np.isfinite(error)].max(initial=0.0))
+    _errors[file] = max(_errors.get(file, 0.0), worst)
+
+
+@pytest.fixture(scope="session")
+def parity() -> Iterator[SimpleNamespace]:
+    """`parity.cases("family/block__peer")` and `parity.close(file, actual, expected, where)`.
+
+    Where the environment variable ZOOTOMY_PARITY_REPORT names a file, the largest error of each
+    peer's file, relative to 1 + |value|, is added to it as JSON.
+    """
+    yield SimpleNamespace(cases=_cases, close=_close, data=DATA)
+    report = os.environ.get("ZOOTOMY_PARITY_REPORT")
+    if report:
+        path = Path(report)
+        known = json.loads(path.read_text()) if path.exists() else {}
+        path.write_text(json.dumps(dict(sorted({**known, **_errors}.items())), indent=1) + "\n")
