@@ -1,0 +1,137 @@
+"""New weights: nothing old remains, nothing compiles, a wrong tree is named."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from zootomy import ZootomyError
+from zootomy.models import PRESETS, make_model
+from zootomy.rollout import Request, RolloutConfig, VanillaEngine
+from zootomy.rollout.weights import named_params
+
+CONFIG = RolloutConfig(max_prompt_tokens=8, max_new_tokens=6, temperature=0.0)
+REQUESTS = [Request((3, 1, 4), n=1), Request((1, 5), n=2)]
+FIRST = "embed_tokens.embedding"
+
+
+def model_of(seed):
+    # a free head and wide weights: a tied one mostly repeats the last token
+    preset = dataclasses.replace(PRESETS["tiny"], tie_embeddings=False, initializer_range=0.3)
+    return make_model(preset, seed=seed, vocab_size=19)
+
+
+@pytest.fixture(scope="module")
+def programs():
+    return VanillaEngine(CONFIG, model_of(0))._programs
+
+
+@pytest.fixture
+def engine(programs):
+    """An engine of its own over shared programs, which hold no weights."""
+    engine = VanillaEngine(CONFIG, model_of(0))
+    engine._programs = programs
+    return engine
+
+
+def outputs(engine):
+    found = [c for group in engine.generate(REQUESTS, CONFIG.sampling()) for c in group]
+    return np.stack([c.tokens for c in found]), np.stack([c.logp for c in found]), found[0].version
+
+
+def test_after_an_update_greedy_is_that_of_a_fresh_engine(engine):
+    old, _, version = outputs(engine)
+    assert version == 0
+    compiled = engine.compilations
+    new_model = model_of(1)
+    engine.update_weights(nnx.state(new_model), 5)
+    tokens, logps, version = outputs(engine)
+    want_tokens, want_logps, _ = outputs(VanillaEngine(CONFIG, new_model))
+    np.testing.assert_array_equal(tokens, want_tokens)
+    np.testing.assert_array_equal(logps, want_logps)
+    assert version == engine.version == 5
+    assert not np.array_equal(tokens, old)
+    assert engine.compilations == compiled
+
+
+def test_a_model_its_state_and_named_arrays_are_the_same_weights(engine):
+    new_model = model_of(1)
+    found = []
+    for weights in (
+        new_model,
+        nnx.state(new_model),
+        nnx.state(new_model, nnx.Param),
+        named_params(new_model),
+    ):
+        engine.update_weights(nnx.state(model_of(0)), 1)
+        engine.update_weights(weights, 2)
+        found.append(outputs(engine)[1])
+    for logps in found[1:]:
+        np.testing.assert_array_equal(logps, found[0])
+
+
+def test_weights_are_shared_and_other_dtypes_are_cast(engine):
+    named = named_params(model_of(1))
+    engine.update_weights(named, 1)
+    assert named_params(engine._params)[FIRST] is named[FIRST]
+    engine.update_weights({k: v.astype(jnp.bfloat16) for k, v in named.items()}, 2)
+    assert named_params(engine._params)[FIRST].dtype == jnp.float32
+
+
+def update_error(engine, weights, version=1):
+    before = named_params(engine._params)
+    with pytest.raises(ZootomyError) as error:
+        engine.update_weights(weights, version)
+    assert engine.version == 0
+    assert named_params(engine._params)[FIRST] is before[FIRST]
+    return str(error.value)
+
+
+def test_a_wrong_tree_names_the_first_path_and_changes_nothing(engine):
+    named = named_params(model_of(1))
+    norm = "layers.0.input_layernorm.scale"
+    lacking = {k: v for k, v in named.items() if k not in (norm, "norm.scale")}
+    assert update_error(engine, lacking) == (
+        f"weights lack {norm!r}; every parameter is sent at once"
+    )
+    assert update_error(engine, {**named, "layers.0.lora_a": jnp.ones(2)}) == (
+        "weights hold 'layers.0.lora_a', which the engine's model does not have; send the weights "
+        "of the model the engine was made with (adapters merged)"
+    )
+    assert update_error(engine, {**named, norm: jnp.ones(3), "norm.scale": jnp.ones(4)}) == (
+        f"weights at {norm!r} have shape (3,); the engine's have (32,)"
+    )
+    assert update_error(engine, {**named, norm: jnp.ones(32, jnp.int32)}) == (
+        f"weights at {norm!r} are int32; expected floats"
+    )
+    assert update_error(engine, [1]) == (
+        "weights are a list; expected a model, its nnx.State, or a mapping from dotted path to "
+        "array"
+    )
+    assert update_error(engine, named, version=-1) == "version is -1; expected an integer >= 0"
+
+
+def test_weights_that_a_trainer_donated_are_noticed(engine):
+    step = jax.jit(lambda s: jax.tree.map(lambda x: x * 2, s), donate_argnums=0)
+    model = model_of(1)
+    state = nnx.state(model)
+    engine.update_weights(state, 4)
+    new = step(state)
+    with pytest.raises(ZootomyError) as error:
+        outputs(engine)
+    assert str(error.value) == (
+        "the engine's weights (version 4) were donated or deleted, "
+        "'embed_tokens.embedding' first; call update_weights with the new ones"
+    )
+    engine.update_weights(new, 5)
+    assert outputs(engine)[2] == 5
+
+
+def test_a_closed_engine_says_so(engine):
+    engine.close()
+    engine.close()
+    for call in (lambda: outputs(engine), lambda: engine.update_weights({}, 1)):
+        with pytest.raises(ZootomyError, match=r"^the engine is closed; make a new one$"):
+            call()
