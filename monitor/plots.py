@@ -40,6 +40,8 @@ COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#4D
 _INK = "#2B2B2B"
 _GRID = "#E6E6E6"
 _SMOOTH_FROM = 60
+_ROUND = [1, 2, 2.5, 5, 10]
+_MARKED_TO = 25
 
 
 def plot_runs(
@@ -73,18 +75,21 @@ def plot_runs(
         )
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
 
     columns = 1 if len(present) == 1 else 2 if len(present) in (2, 4) else 3
     rows = math.ceil(len(present) / columns)
     # A Figure of its own, without pyplot: no global state, no display, any thread.
-    figure = Figure(figsize=(4.3 * columns, 2.9 * rows + 0.9), layout="constrained", dpi=150)
+    layout = ConstrainedLayoutEngine(w_pad=0.09, h_pad=0.11, wspace=0.03, hspace=0.04)
+    figure = Figure(figsize=(4.3 * columns, 2.9 * rows + 0.9), layout=layout, dpi=150)
     FigureCanvasAgg(figure)
     axes = np.atleast_1d(figure.subplots(rows, columns, squeeze=False)).ravel()
     for axis, curve in zip(axes, present, strict=False):
         _draw(axis, curve, groups)
     for axis in axes[len(present) :]:
         axis.set_axis_off()
-    _dress(figure, axes[0], title, groups)
+    longest = max(band(logs, curve.name)[0].size for curve in present for logs in groups.values())
+    _dress(figure, title, groups, longest)
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, facecolor="white")
@@ -145,47 +150,90 @@ def _is_logged(name: str, groups: Mapping[str, Sequence[list[dict[str, Any]]]]) 
 def _draw(axis: Any, curve: Curve, groups: Mapping[str, Sequence[list[dict[str, Any]]]]) -> None:
     scale = 100.0 if curve.percent else 1.0
     for position, (label, logs) in enumerate(groups.items()):
-        steps, mean, spread = band(logs, curve.name)
+        steps, mean, deviation = band(logs, curve.name)
         if not steps.size:
             continue
         color = COLORS[position % len(COLORS)]
-        mean, spread = mean * scale, spread * scale
-        dense = steps.size >= _SMOOTH_FROM
-        line = smooth(mean, 1 + 2 * (steps.size // 40)) if dense else mean
+        mean, deviation = mean * scale, deviation * scale
+        line = mean
+        if steps.size >= _SMOOTH_FROM:
+            width = 1 + 2 * (steps.size // 40)
+            line, deviation = smooth(mean, width), smooth(deviation, width)
+            if len(logs) == 1:
+                axis.plot(steps, mean, color=color, alpha=0.25, lw=0.9)
         if len(logs) > 1:
-            axis.fill_between(steps, mean - spread, mean + spread, color=color, alpha=0.16, lw=0)
-        elif dense:
-            axis.plot(steps, mean, color=color, alpha=0.22, lw=0.9)
-        marker = "o" if steps.size <= 25 else None
+            low, high = line - deviation, line + deviation
+            axis.fill_between(steps, low, high, color=color, alpha=0.16, lw=0)
+        marker = "o" if steps.size <= _MARKED_TO else None
         axis.plot(steps, line, color=color, lw=1.9, marker=marker, ms=3.6, label=label)
-    axis.set_title(curve.title, loc="left", fontsize=10.5, fontweight="bold", color=_INK)
+        if len(groups) == 1 and curve.percent and marker:
+            _name_ends(axis, steps, line, color)
+    _dress_axis(axis, curve)
+
+
+def _name_ends(axis: Any, steps: np.ndarray, values: np.ndarray, color: str) -> None:
+    """Write the first and the last value beside their points, inside the frame."""
+    for place, align in ((0, "left"), (-1, "right")):
+        neighbour = values[1 if place == 0 else -2] if values.size > 1 else values[0]
+        below = values[place] < neighbour
+        axis.annotate(
+            f"{values[place]:.1f}",
+            (steps[place], values[place]),
+            xytext=(0, -7 if below else 6),
+            textcoords="offset points",
+            ha=align,
+            va="top" if below else "bottom",
+            fontsize=8.5,
+            fontweight="bold",
+            color=color,
+        )
+    axis.margins(y=0.16)
+
+
+def _dress_axis(axis: Any, curve: Curve) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    axis.set_title(curve.title, loc="left", fontsize=10.5, fontweight="bold", color=_INK, pad=8)
     axis.set_ylabel(curve.axis, fontsize=8.5, color=_INK)
     axis.set_xlabel("learner step", fontsize=8.5, color=_INK)
+    axis.xaxis.set_major_locator(MaxNLocator(nbins=7, steps=_ROUND, integer=True))
+    axis.yaxis.set_major_locator(MaxNLocator(nbins=6, steps=_ROUND))
     axis.grid(True, color=_GRID, lw=0.8)
     axis.set_axisbelow(True)
-    axis.margins(x=0.02)
+    axis.margins(x=0.025)
     axis.tick_params(labelsize=8, colors=_INK, length=0)
     for side in ("top", "right", "left"):
         axis.spines[side].set_visible(False)
     axis.spines["bottom"].set_color("#B0B0B0")
 
 
-def _dress(figure: Any, axis: Any, title: str, groups: Mapping[str, Sequence[Any]]) -> None:
-    if title:
-        figure.suptitle(title, x=0.01, ha="left", fontsize=13, fontweight="bold", color=_INK)
-    if len(groups) == 1 and len(next(iter(groups.values()))) == 1:
-        return
+def _dress(figure: Any, title: str, groups: Mapping[str, Sequence[Any]], longest: int) -> None:
+    """The title over the picture, and under it what its lines and bands are."""
     from matplotlib.lines import Line2D
 
+    if title:
+        figure.suptitle(title, x=0.008, ha="left", fontsize=13.5, fontweight="bold", color=_INK)
+    several = max(len(logs) for logs in groups.values()) > 1
+    notes = []
+    if several:
+        notes.append("bands: ± one standard deviation over seeds")
+    if longest >= _SMOOTH_FROM:
+        notes.append("lines: running means" + ("" if several else ", pale: every step"))
     handles = []
-    for position, (label, logs) in enumerate(groups.items()):
-        seeds = f" ({len(logs)} seeds)" if len(logs) > 1 else ""
-        color = COLORS[position % len(COLORS)]
-        handles.append(Line2D([], [], color=color, lw=2.4, label=label + seeds))
-    figure.legend(
+    if several or len(groups) > 1:
+        for position, (label, logs) in enumerate(groups.items()):
+            seeds = f" ({len(logs)} seeds)" if len(logs) > 1 else ""
+            color = COLORS[position % len(COLORS)]
+            handles.append(Line2D([], [], color=color, lw=2.4, label=label + seeds))
+    if not handles and not notes:
+        return
+    legend = figure.legend(
         handles=handles,
         loc="outside lower center",
-        ncols=min(len(handles), 5),
+        ncols=max(1, min(len(handles), 5)),
         frameon=False,
-        fontsize=9,
+        fontsize=9.5,
+        title="; ".join(notes) or None,
+        title_fontsize=8,
     )
+    legend.get_title().set_color("#7A7A7A")
