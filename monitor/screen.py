@@ -32,8 +32,11 @@ class Screen:
         console: where to draw; None: the standard output.
         clock: returns seconds.
 
-    >>> with Screen("demo", total_steps=2, console=Console(file=io.StringIO())) as screen:
+    >>> import sys
+    >>> with Screen("demo", total_steps=2, console=Console(file=sys.stdout)) as screen:
     ...     screen.update(1, {"reward/mean": 0.5})
+    demo
+    step 1/2  reward 0.500
     """
 
     def __init__(
