@@ -9,6 +9,7 @@ from flax import nnx
 from .cache import write_slots
 from .config import ModelConfig
 from .layers import RMSNorm, linear
+from .precision import einsum_float32
 from .rope import rotate
 
 # Added nowhere: masked scores are replaced by it. Finite, so that a row that sees nothing stays
@@ -33,10 +34,10 @@ def attend(q: jax.Array, k: jax.Array, v: jax.Array, mask: jax.Array) -> jax.Arr
     batch, length, heads, head_dim = q.shape
     kv_heads = k.shape[1]
     q = q.reshape(batch, length, kv_heads, heads // kv_heads, head_dim)
-    scores = jnp.einsum("bskgd,bktd->bkgst", q, k, preferred_element_type=jnp.float32)
+    scores = einsum_float32("bskgd,bktd->bkgst", q, k)
     scores = jnp.where(mask[:, None, None], scores * head_dim**-0.5, MASKED)
     weights = jax.nn.softmax(scores, axis=-1).astype(v.dtype)
-    out = jnp.einsum("bkgst,bktd->bskgd", weights, v, preferred_element_type=jnp.float32)
+    out = einsum_float32("bkgst,bktd->bskgd", weights, v)
     return out.reshape(batch, length, heads, head_dim).astype(q.dtype)
 
 

@@ -9,6 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from .precision import einsum_float32
+
 # Without a chunk size: about this many logits at a time (128 MiB in float32).
 _LOGITS_A_CHUNK = 2**25
 _ROWS_MULTIPLE = 8
@@ -24,7 +26,7 @@ def head_logits(hidden: jax.Array, kernel: jax.Array) -> jax.Array:
     Returns:
         `[..., V]` float32.
     """
-    return jnp.matmul(hidden, kernel.astype(hidden.dtype), preferred_element_type=jnp.float32)
+    return einsum_float32("...d,dv->...v", hidden, kernel.astype(hidden.dtype))
 
 
 class TokenStats(NamedTuple):
@@ -120,8 +122,8 @@ def _token_stats_bwd(options, residuals, cotangents):
         dz = _chunk_dz(z, t, s, total, g)
         d_temperature = d_temperature - jnp.sum(dz * z) / temperature
         d_logits = (dz / temperature).astype(h.dtype)
-        d_hidden = jnp.matmul(d_logits, kernel_cast.T, preferred_element_type=jnp.float32)
-        d_kernel = d_kernel + jnp.matmul(h.T, d_logits, preferred_element_type=jnp.float32)
+        d_hidden = einsum_float32("cv,dv->cd", d_logits, kernel_cast)
+        d_kernel = d_kernel + einsum_float32("cd,cv->dv", h, d_logits)
         return (d_kernel, d_temperature), d_hidden.astype(h.dtype)
 
     inputs = (hidden, targets, stats, log_total, cotangents)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 
 from .config import ModelConfig, RopeConfig
@@ -43,6 +44,7 @@ def make_model(
     vocab_size: int | None = None,
     dtype=jnp.float32,
     param_dtype=jnp.float32,
+    remat: bool = False,
 ) -> Decoder:
     """A decoder with fresh weights.
 
@@ -52,6 +54,7 @@ def make_model(
         vocab_size: replaces the preset's vocabulary size.
         dtype: dtype of the arithmetic.
         param_dtype: dtype of the stored weights.
+        remat: as of `Decoder`.
 
     Returns:
         A `Decoder`.
@@ -65,4 +68,25 @@ def make_model(
         preset = PRESETS[preset]
     if vocab_size is not None:
         preset = dataclasses.replace(preset, vocab_size=vocab_size)
-    return Decoder(preset, rngs=nnx.Rngs(seed), dtype=dtype, param_dtype=param_dtype)
+    config = preset
+    model = nnx.eval_shape(
+        lambda: Decoder(config, rngs=nnx.Rngs(0), dtype=dtype, param_dtype=param_dtype, remat=remat)
+    )
+    _draw(model, seed, param_dtype)
+    return model
+
+
+def _draw(model: Decoder, seed: int, param_dtype) -> None:
+    """Fill in weights as `Decoder` would, from numpy: no compilation, and the same anywhere."""
+    generator = np.random.default_rng(seed)
+    state = dict(nnx.to_flat_state(nnx.state(model, nnx.Param)))
+    for path, parameter in state.items():
+        if path[-1] == "scale":
+            value = np.ones(parameter.shape, np.float32)
+        elif path[-1] == "bias":
+            value = np.zeros(parameter.shape, np.float32)
+        else:
+            noise = generator.standard_normal(parameter.shape, np.float32)
+            value = model.config.initializer_range * noise
+        parameter.set_value(jnp.asarray(value, param_dtype))
+    nnx.update(model, nnx.from_flat_state(state))

@@ -12,11 +12,16 @@ import numpy as np
 from .config import RopeConfig
 
 
-def _plain_frequencies(theta: float, head_dim: int) -> np.ndarray:
+def _wavelengths(theta: float, head_dim: int) -> np.ndarray:
+    """theta^(2i / head_dim), positions a radian."""
     exponents = np.arange(0, head_dim, 2, dtype=np.float32) / np.float32(head_dim)
     # Raised in float64 and rounded once: at far positions one wrong bit here turns the angle.
-    powers = np.power(np.float64(theta), exponents.astype(np.float64)).astype(np.float32)
-    return np.float32(1.0) / powers
+    powers = np.power(np.float64(np.float32(theta)), exponents.astype(np.float64))
+    return powers.astype(np.float32)
+
+
+def _plain_frequencies(theta: float, head_dim: int) -> np.ndarray:
+    return np.float32(1.0) / _wavelengths(theta, head_dim)
 
 
 def _linear(rope: RopeConfig, head_dim: int) -> tuple[np.ndarray, float]:
@@ -32,9 +37,10 @@ def _llama3(rope: RopeConfig, head_dim: int) -> tuple[np.ndarray, float]:
     assert low is not None
     assert high is not None
     frequencies = _plain_frequencies(rope.theta, head_dim)
-    wavelengths = np.float32(2 * math.pi) / frequencies
+    wavelengths = np.float32(2 * math.pi) * (np.float32(1.0) / frequencies)
     scaled = np.where(wavelengths > context / low, frequencies / np.float32(factor), frequencies)
-    smooth = (np.float32(context) / wavelengths - np.float32(low)) / np.float32(high - low)
+    turns = np.float32(context) * (np.float32(1.0) / wavelengths)
+    smooth = (turns - np.float32(low)) / np.float32(high - low)
     between = (1 - smooth) * scaled / np.float32(factor) + smooth * scaled
     is_between = (wavelengths >= context / high) & (wavelengths <= context / low)
     return np.where(is_between, between, scaled).astype(np.float32), 1.0
@@ -75,7 +81,7 @@ def _yarn(rope: RopeConfig, head_dim: int) -> tuple[np.ndarray, float]:
     dimensions = np.arange(head_dim // 2, dtype=np.float32)
     ramp = np.clip((dimensions - np.float32(low)) / np.float32(high - low), 0, 1)
     kept = 1 - ramp
-    powers = np.float32(1.0) / _plain_frequencies(rope.theta, head_dim)
+    powers = _wavelengths(rope.theta, head_dim)
     slow = np.float32(1.0) / (np.float32(rope.factor) * powers)
     fast = np.float32(1.0) / powers
     frequencies = slow * (1 - kept) + fast * kept
