@@ -55,7 +55,7 @@ class Screen:
         self._clock = clock
         self._start = self._last = clock()
         self._seconds: deque[float] = deque(maxlen=_TIMED_STEPS)
-        self._first_update = True
+        self._compiled = False
         self._history: dict[str, deque[float]] = defaultdict(lambda: deque(maxlen=_HISTORY))
         self._spans: dict[str, float] = {}
         self._samples: Sequence[Sample] = ()
@@ -119,10 +119,11 @@ class Screen:
 
     def _measure(self, step: int) -> None:
         now = self._clock()
-        if step > self._step and not self._first_update:
-            self._seconds.append((now - self._last) / (step - self._step))
-        # The first step compiles and says nothing of the pace.
-        self._first_update = False
+        if step > self._step:
+            # The first step compiles and says nothing of the pace.
+            if self._compiled:
+                self._seconds.append((now - self._last) / (step - self._step))
+            self._compiled = True
         self._last = now
 
     def _line(self, text: str) -> None:

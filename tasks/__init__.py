@@ -7,7 +7,6 @@ from .cursor import PromptOrder
 from .huggingface_tokenizer import HuggingFaceTokenizer
 from .jsonl import load_jsonl
 from .math_verify import math_verify_reward
-from .options import parse_options
 from .reasoning_gym import families, make_reasoning_gym
 from .rewards import Scores, accuracy, check_rewards, gather_columns, score
 from .types import (
@@ -45,7 +44,6 @@ __all__ = [
     "make_reasoning_gym",
     "make_task",
     "math_verify_reward",
-    "parse_options",
     "reward_function",
     "score",
 ]

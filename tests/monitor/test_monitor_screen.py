@@ -43,6 +43,7 @@ def test_one_plain_line_a_step_without_a_terminal():
     with Screen("grpo on arithmetic", 4, console=console, clock=clock) as screen:
         screen.status("compiling")
         screen.status("compiling")
+        screen.update(0, {"eval/accuracy": 0.25})
         for step, now in ((1, 30.0), (2, 32.0), (3, 34.0)):
             clock.now = now
             screen.update(step, {"reward/mean": step / 10, "kl": math.nan, "unknown": 1})
@@ -51,6 +52,7 @@ def test_one_plain_line_a_step_without_a_terminal():
     assert out.getvalue().splitlines() == [
         "grpo on arithmetic",
         "compiling",
+        "step 0/4  held-out accuracy 25.0%",
         "step 1/4  reward 0.100  kl to reference nan",
         "step 2/4  reward 0.200  kl to reference nan  left 0:04",
         "step 3/4  reward 0.300  kl to reference nan  left 0:02",

@@ -14,7 +14,6 @@ from zootomy.tasks import (
     TaskError,
     accuracy,
     make_task,
-    parse_options,
     score,
 )
 
@@ -148,20 +147,6 @@ def test_data_sets_need_a_tokenizer_and_lines(files):
         make_task(TaskConfig(options={"terms": 3}, **files), TOKENIZER)
     with pytest.raises(TaskError, match="Holding 100 examples out of 10"):
         make_task(TaskConfig(**files), TOKENIZER)
-
-
-def test_options_of_a_command_line():
-    assert parse_options(["terms=3", "operators=[+, -]", "kind=sum", "x=1.5"]) == {
-        "terms": 3,
-        "operators": ["+", "-"],
-        "kind": "sum",
-        "x": 1.5,
-    }
-    for pair, words in (("terms", "must be written name=value"), ("x=[", "no valid YAML value")):
-        with pytest.raises(TaskError, match=words):
-            parse_options([pair])
-    with pytest.raises(TaskError, match="'x' is given twice"):
-        parse_options(["x=1", "x=2"])
 
 
 def test_importing_is_light():
