@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from ..registry import BlockSpec, ZootomyError, check_spec, describe, slot, unknown_name
-from .overrides import apply_overrides
+from .overrides import apply_overrides, as_spec
 from .validation import check_algorithm, check_run
 
 # A slot that holds a sequence of blocks, and one that may be empty.
@@ -25,6 +25,11 @@ SINGLE_SLOTS = (
     "aggregation",
     "value_loss",
 )
+
+# What must be there for a block that asks for one of these inputs.
+_INPUT_NEEDS = {"ref_logp": "reference", "rollout_logp": "rollout_logp", "entropy": "entropy"}
+# Hyperparameters that stand for the generation limit while they are None.
+_LENGTHS = ("length", "max_length")
 
 Block = BlockSpec | str | Mapping[str, Any]
 
@@ -113,7 +118,9 @@ class Algorithm:
         for slot_name, spec in self.specs():
             # The distance is computed only where it is placed.
             if slot_name != "kl_estimator" or self.kl_placement != "none":
-                found |= describe(slot_name, spec.name).needs
+                info = describe(slot_name, spec.name)
+                found |= info.needs
+                found |= {_INPUT_NEEDS[extra] for extra in info.extras if extra in _INPUT_NEEDS}
         if self.kl_placement != "none":
             found.add("reference")
         if self.value_loss is not None:
@@ -154,7 +161,7 @@ class Algorithm:
         check_run(self, group_size=group_size, rollout_logp=rollout_logp)
 
     def resolve_length(self, max_new_tokens: int) -> Algorithm:
-        """Fill in the generation limit wherever a block's `length` was left None."""
+        """Fill in the generation limit wherever a block's `length` or `max_length` is None."""
         changed: dict[str, Any] = {}
         for name in (*SINGLE_SLOTS, *SEQUENCE_SLOTS):
             value = self.value(name)
@@ -206,21 +213,7 @@ class Algorithm:
 
 def _spec(slot_name: str, given: Any) -> BlockSpec:
     """Any accepted form of a block as a checked spec."""
-    if isinstance(given, str):
-        given = BlockSpec(given)
-    if isinstance(given, Mapping):
-        given = dict(given)
-        if not isinstance(given.get("name"), str):
-            raise ZootomyError(
-                f"{slot_name}: a block given as a mapping needs a 'name', got {given!r}."
-            )
-        given = BlockSpec(given.pop("name"), given)
-    if not isinstance(given, BlockSpec):
-        raise ZootomyError(
-            f"{slot_name} must be a block: a name, block(name, ...) or a mapping with 'name'; "
-            f"got {given!r}."
-        )
-    return check_spec(slot_name, given)
+    return check_spec(slot_name, as_spec(slot_name, given))
 
 
 def _single(slot_name: str, given: Any) -> BlockSpec | None:
@@ -232,7 +225,7 @@ def _single(slot_name: str, given: Any) -> BlockSpec | None:
 def _sequence(slot_name: str, given: Any) -> tuple[BlockSpec, ...]:
     if given is None or given == "none":
         return ()
-    if isinstance(given, str | BlockSpec | Mapping):
+    if isinstance(given, str | BlockSpec | Mapping) or not isinstance(given, Sequence):
         given = (given,)
     specs = tuple(_spec(slot_name, entry) for entry in given)
     twice = sorted({spec.name for spec in specs if [s.name for s in specs].count(spec.name) > 1})
@@ -242,9 +235,9 @@ def _sequence(slot_name: str, given: Any) -> tuple[BlockSpec, ...]:
 
 
 def _with_length(spec: BlockSpec, length: int) -> BlockSpec:
-    if "length" in spec.hyperparameters and spec.hyperparameters["length"] is None:
-        return spec.replace(length=length)
-    return spec
+    values = spec.hyperparameters
+    missing = [name for name in _LENGTHS if name in values and values[name] is None]
+    return spec.replace(**dict.fromkeys(missing, length))
 
 
 def _plain(spec: BlockSpec) -> dict[str, Any]:

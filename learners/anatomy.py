@@ -134,12 +134,19 @@ def _difference(name: str, left: Any, right: Any) -> list[str]:
             (key, left.hyperparameters.get(key), right.hyperparameters.get(key)) for key in keys
         ]
         return [f"  {name}.{key}: {a!r} → {b!r}" for key, a, b in pairs if a != b]
+    if isinstance(left, tuple) and isinstance(right, tuple) and _names(left) == _names(right):
+        pairs = [(f"{name}.{a.name}", a, b) for a, b in zip(left, right, strict=True)]
+        return [line for label, a, b in pairs for line in _difference(label, a, b)]
     lines = [f"  {name}: {_text(left)} → {_text(right)}"]
     for value in (left, right):
         for spec in [value] if isinstance(value, BlockSpec) else value or ():
             if isinstance(spec, BlockSpec):
                 lines.append(f"    {spec.name}: {describe(name, spec.name).summary}")
     return lines
+
+
+def _names(specs: tuple[BlockSpec, ...]) -> list[str]:
+    return [spec.name for spec in specs]
 
 
 def _text(value: Any) -> str:

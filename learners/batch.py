@@ -29,7 +29,9 @@ class BatchConfig:
     def __post_init__(self) -> None:
         for name in ("full", "mini", "group_size", "epochs"):
             value = self.__dict__[name]
-            if value is not None and (not isinstance(value, int) or value < 1):
+            if value is None and name == "mini":
+                continue
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise ZootomyError(
                     f"batch.{name} must be a whole number of 1 or more, got {value!r}."
                 )

@@ -107,8 +107,9 @@ class Collector:
             wanted = self.batch.full - len(kept)
             indices = self.order.take(cursor + consumed, wanted)
             consumed += wanted
-            groups = self._roll_out(indices, step, refills, failures)
+            groups, error = self._roll_out(indices, step, refills, failures)
             sampled += groups
+            _refuse_unscored(sampled, step, error)
             if strategy != "refill":
                 kept = groups
                 break
@@ -125,8 +126,8 @@ class Collector:
 
     def _roll_out(
         self, indices: Sequence[int], step: int, attempt: int, failures: Counter[str]
-    ) -> list[Group]:
-        """Sample and score G completions for each of some prompts."""
+    ) -> tuple[list[Group], str | None]:
+        """G scored completions for each of some prompts, and what went wrong in scoring."""
         examples = [self.task.train[index] for index in indices]
         tokenizer = self.task.tokenizer
         prompts = fit_prompts(
@@ -146,17 +147,11 @@ class Collector:
             step=step,
         )
         failures.update(scores.failures)
-        if not scores.valid.any():
-            reason = scores.last_error or "every reward function gave None"
-            raise ZootomyError(
-                f"Step {step}: none of the {len(scores.valid)} completions has a reward: {reason}. "
-                f"Fix the reward function, or give one that applies to these prompts."
-            )
         rewards = scores.rewards.reshape(-1, size)
         valid = scores.valid.reshape(-1, size)
         teaches = self._teaches(rewards, valid)
         components = scores.components.reshape(len(scores.names), -1, size)
-        return [
+        groups = [
             Group(
                 index,
                 prompts[i],
@@ -168,6 +163,7 @@ class Collector:
             )
             for i, index in enumerate(indices)
         ]
+        return groups, scores.last_error
 
     def _teaches(self, rewards: np.ndarray, valid: np.ndarray) -> np.ndarray:
         """`[P]` bool: the group filter's answer."""
@@ -196,6 +192,17 @@ class Collector:
 def _spec(value: Any) -> Any:
     assert value is not None
     return value
+
+
+def _refuse_unscored(sampled: list[Group], step: int, error: str | None) -> None:
+    """Stop where nothing that a step has sampled so far has a reward."""
+    if any(group.valid.any() for group in sampled):
+        return
+    reason = error or "every reward function gave None"
+    raise ZootomyError(
+        f"Step {step}: none of the {sum(len(group.valid) for group in sampled)} completions has a "
+        f"reward: {reason}. Fix the reward function, or give one that applies to these prompts."
+    )
 
 
 def _replace(groups: list[Group]) -> list[Group]:

@@ -38,6 +38,10 @@ class EvaluationConfig:
             raise ZootomyError(f"evaluation.size must be 1 or more, or None, got {self.size}.")
         if self.samples < 1:
             raise ZootomyError(f"evaluation.samples must be 1 or more, got {self.samples}.")
+        if not self.temperature >= 0:
+            raise ZootomyError(
+                f"evaluation.temperature must be 0 (greedy) or more, got {self.temperature}."
+            )
         if self.temperature == 0 and self.samples > 1:
             raise ZootomyError(
                 f"evaluation.samples is {self.samples} at temperature 0: all would be the same. "

@@ -9,10 +9,15 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from ..blocks.checks import rank, required
 from ..blocks.masking import count, masked, masked_mean, masked_sum
 from ..blocks.types import RewardInfo
-from ..registry import BlockSpec, bind, describe, setting
+from ..registry import BlockSpec, ZootomyError, bind, describe, setting, unknown_name
 from .algorithm import Algorithm
+
+OLD_LOGP = "give the trainer's log-probabilities before the update"
+REF_LOGP = "give the reference's log-probabilities"
+ROLLOUT_LOGP = "give the log-probabilities that the engine sampled with"
 
 # name -> (weighted sum, weight): metrics that add up over any split of a batch.
 Metrics = dict[str, tuple[jax.Array, jax.Array]]
@@ -61,7 +66,8 @@ class Experience(NamedTuple):
         advantages: `[N, T]` float32.
         returns: `[N, T]` float32, what a critic should predict.
         correction: `[N, T]` float32, weight for the sampler's drift; 0 on rejected actions.
-        old_logp, rollout_logp, ref_logp, old_values: `[N, T]` or None, as in `Rollouts`.
+        old_logp, rollout_logp, ref_logp, old_values, turn_ids: `[N, T]` or None, as in `Rollouts`.
+        truncated: `[N]` bool or None.
     """
 
     mask: jax.Array
@@ -74,13 +80,43 @@ class Experience(NamedTuple):
     rollout_logp: jax.Array | None
     ref_logp: jax.Array | None
     old_values: jax.Array | None
+    turn_ids: jax.Array | None = None
+    truncated: jax.Array | None = None
 
 
 def call(slot: str, spec: BlockSpec, inputs: Mapping[str, Any]) -> Callable[..., Any]:
-    """A block with its hyperparameters and the extra inputs it asks for filled in."""
+    """A block with its hyperparameters and the extra inputs it asks for filled in.
+
+    Raises:
+        ZootomyError: if it asks for an input that is not at hand.
+    """
     info = describe(slot, spec.name)
-    extras = {name: inputs[name] for name in info.extras}
+    at_hand = {name: value for name, value in inputs.items() if value is not None}
+    for name in info.extras:
+        if name not in at_hand:
+            raise ZootomyError(
+                f"{slot} {spec.name!r} asks for the input {name!r}, which is not at hand there; "
+                f"there are: {', '.join(sorted(at_hand)) or 'none'}."
+            )
+    extras = {name: at_hand[name] for name in info.extras}
     return partial(info.function, **extras, **bind(slot, spec))
+
+
+def check_coefficients(algorithm: Algorithm, coefficients: Mapping[str, Any]) -> None:
+    """Refuse a coefficient that nothing reads, and the lack of the one of the distance.
+
+    Raises:
+        ZootomyError: naming it.
+    """
+    known = ["kl", *(f"regularizer.{spec.name}" for spec in algorithm.value("regularizer"))]
+    for name in coefficients:
+        if name not in known:
+            raise unknown_name("coefficient", name, known)
+    if algorithm.kl_placement != "none" and "kl" not in coefficients:
+        raise ZootomyError(
+            f"kl_placement is {algorithm.kl_placement!r}, but coefficients has no 'kl'; "
+            f"give {{'kl': {_one(algorithm.controller).hyperparameters.get('coef', 0.0)}}}."
+        )
 
 
 def make_experience(
@@ -93,12 +129,16 @@ def make_experience(
 
     Returns:
         `f(rollouts, coefficients) -> (experience, metrics)`, jittable; `coefficients["kl"]` is
-        the coefficient of the distance to the reference.
+        the coefficient of the distance to the reference. It raises `ZootomyError` for arrays that
+        are missing or do not fit each other.
     """
 
     def experience(
         rollouts: Rollouts, coefficients: Mapping[str, Any]
     ) -> tuple[Experience, Metrics]:
+        check_coefficients(algorithm, coefficients)
+        _check_shapes(rollouts)
+        rollouts = rollouts._replace(valid=rollouts.valid > 0)
         prompts, group = rollouts.rewards.shape
         sequence_valid = rollouts.valid.reshape(-1, 1)
         mask = ((rollouts.mask > 0) & sequence_valid).astype(jnp.float32)
@@ -138,6 +178,8 @@ def make_experience(
                 rollout_logp=_clean(rollouts.rollout_logp, mask),
                 ref_logp=_clean(rollouts.ref_logp, mask),
                 old_values=_clean(rollouts.values, mask),
+                turn_ids=inputs["turn_ids"],
+                truncated=inputs["truncated"],
             ),
             metrics,
         )
@@ -148,6 +190,29 @@ def make_experience(
 def _one(value: Any) -> BlockSpec:
     assert isinstance(value, BlockSpec)
     return value
+
+
+def _check_shapes(rollouts: Rollouts) -> None:
+    """Refuse arrays that do not fit each other, which would otherwise be broadcast silently."""
+    rank("experience", "rewards", rollouts.rewards, "P, G")
+    rank("experience", "mask", rollouts.mask, "N, T")
+    prompts, group = rollouts.rewards.shape
+    rows, width = prompts * group, rollouts.mask.shape[1]
+    functions = 0 if rollouts.components is None else len(rollouts.components)
+    for axes, shape, names in (
+        ("P, G", (prompts, group), ("valid", "truncated")),
+        ("F, P, G", (functions, prompts, group), ("components",)),
+        ("P", (prompts,), ("baseline",)),
+        ("N, T", (rows, width), ("mask", "old_logp", "rollout_logp", "ref_logp")),
+        ("N, T", (rows, width), ("values", "sum_pi_squared", "turn_ids")),
+    ):
+        for name in names:
+            array = rollouts._asdict()[name]
+            if array is not None and array.shape != shape:
+                raise ZootomyError(
+                    f"experience: {name} must be [{axes}] = {list(shape)}, got shape "
+                    f"{list(array.shape)}; rewards are [P, G] and N = P * G."
+                )
 
 
 def _clean(x: jax.Array | None, mask: jax.Array) -> jax.Array | None:
@@ -181,26 +246,27 @@ def _distance(algorithm: Algorithm, rollouts: Rollouts, mask: jax.Array) -> jax.
     """`[N, T]` distance to the reference where it shapes rewards or advantages, else None."""
     if algorithm.kl_placement not in ("reward", "advantage"):
         return None
-    assert rollouts.old_logp is not None, "a KL in the reward or advantage needs old_logp"
-    assert rollouts.ref_logp is not None, "a KL needs ref_logp"
-    old, reference = masked(rollouts.old_logp, mask), masked(rollouts.ref_logp, mask)
+    block = f"kl_placement {algorithm.kl_placement!r}"
+    old = masked(required(block, "old_logp", rollouts.old_logp, OLD_LOGP), mask)
+    reference = masked(required(block, "ref_logp", rollouts.ref_logp, REF_LOGP), mask)
     extras = {"old_logp": old, "mask": mask}
     distance = call("kl_estimator", _one(algorithm.kl_estimator), extras)(old, reference)
     return jax.lax.stop_gradient(masked(distance, mask))
 
 
 def _inputs(rollouts: Rollouts, mask: jax.Array, group_ids: jax.Array) -> dict[str, Any]:
-    """What a block may ask for beyond its slot's own inputs."""
-    truncated = rollouts.truncated
+    """What a block may ask for beyond its slot's own inputs, 0 where masked."""
+    truncated, turns = rollouts.truncated, rollouts.turn_ids
+    old = _clean(rollouts.old_logp, mask)
     return {
         "group_ids": group_ids,
-        "turn_ids": rollouts.turn_ids,
+        "turn_ids": None if turns is None else jnp.where(mask > 0, turns, 0),
         "mask": mask,
-        "logp": rollouts.old_logp,
-        "old_logp": rollouts.old_logp,
-        "rollout_logp": rollouts.rollout_logp,
-        "ref_logp": rollouts.ref_logp,
-        "sum_pi_squared": rollouts.sum_pi_squared,
+        "logp": old,
+        "old_logp": old,
+        "rollout_logp": _clean(rollouts.rollout_logp, mask),
+        "ref_logp": _clean(rollouts.ref_logp, mask),
+        "sum_pi_squared": _clean(rollouts.sum_pi_squared, mask),
         "truncated": None if truncated is None else truncated.reshape(-1),
     }
 
@@ -216,9 +282,9 @@ def _correct(
     if algorithm.correction is None:
         return None, mask
     spec = _one(algorithm.correction)
-    assert rollouts.old_logp is not None, "a correction needs old_logp"
-    assert rollouts.rollout_logp is not None, "a correction needs rollout_logp"
-    old, sampled = masked(rollouts.old_logp, mask), masked(rollouts.rollout_logp, mask)
+    block = f"correction {spec.name!r}"
+    old = masked(required(block, "old_logp", rollouts.old_logp, OLD_LOGP), mask)
+    sampled = masked(required(block, "rollout_logp", rollouts.rollout_logp, ROLLOUT_LOGP), mask)
     weights, kept = call("correction", spec, inputs)(old, sampled, mask)
     kept = masked(kept, mask)
     weights = jax.lax.stop_gradient(masked(weights, kept))

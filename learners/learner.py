@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..blocks.types import Controller
-from ..clusters import Cluster, Role
+from ..clusters import Cluster, ClusterState, Role
 from ..monitor import Spans
-from ..registry import BlockSpec, ZootomyError, bind, get
+from ..registry import BlockSpec, ZootomyError, bind, describe, get
 from ..rollout import RolloutConfig
 from ..tasks import Task
 from .algorithm import Algorithm
@@ -20,6 +20,9 @@ from .evaluation import Evaluation, EvaluationConfig, evaluate
 from .seeds import derive_seed
 from .statistics import rollout_metrics
 from .update import Updater
+
+# What blocks may need and a run can have.
+PROVIDED = frozenset({"critic", "entropy", "groups", "reference", "rollout_logp"})
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,7 +98,8 @@ class Learner:
 
         Raises:
             ZootomyError: if no completion has a reward, too few groups teach, or a loss or
-                gradient is not finite. The weights are then those of the step before.
+                gradient is not finite. The failing optimizer step changes no weights, and the
+                learner does not move on; earlier mini-batches of the step stay learned.
         """
         began = time.perf_counter()
         spans = Spans()
@@ -110,7 +114,11 @@ class Learner:
         metrics |= totals.result()
         if self.algorithm.kl_placement != "none":
             metrics["kl_coefficient"] = coefficients["kl"]
-            self.controller_state, _ = self._controller.update(self.controller_state, metrics)
+            # While the policy stands still (a critic's warm-up, a batch that teaches nothing),
+            # so does the coefficient.
+            if "policy_loss" in metrics:
+                seen = {**metrics, "sequences": float(self.batch.completions)}
+                self.controller_state, _ = self._controller.update(self.controller_state, seen)
         self.cursor += collected.consumed
         self.steps_done += 1
         metrics["epoch"] = self.cursor / len(self.task.train)
@@ -122,9 +130,11 @@ class Learner:
         seed = derive_seed(self.seed, "evaluation")
         return evaluate(self.task, self.collector.engine, self.rollout, config, seed)
 
-    def state(self) -> dict[str, Any]:
-        """What beside the cluster's arrays a resumed run needs, as JSON."""
-        return {
+    def state(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """All that a resumed run needs: arrays, and a record of plain data."""
+        cluster = self.cluster.state()
+        return cluster.arrays, {
+            "cluster": cluster.counters,
             "steps_done": self.steps_done,
             "cursor": self.cursor,
             "controller": dict(self.controller_state),
@@ -132,11 +142,11 @@ class Learner:
             "algorithm": self.algorithm.to_dict(),
         }
 
-    def restore(self, state: Mapping[str, Any]) -> None:
+    def restore(self, arrays: Mapping[str, Any], state: Mapping[str, Any]) -> None:
         """Go on from what `state` returned.
 
         Raises:
-            ZootomyError: if it is the state of another seed or algorithm.
+            ZootomyError: if it is the state of another seed, algorithm or model.
         """
         for key, mine in (("seed", self.seed), ("algorithm", self.algorithm.to_dict())):
             if state[key] != mine:
@@ -144,6 +154,7 @@ class Learner:
                     f"The checkpoint was written with another {key}: it has {state[key]!r}, this "
                     f"run has {mine!r}. Start a new run folder, or resume with the same {key}."
                 )
+        self.cluster.restore(ClusterState(dict(arrays), dict(state["cluster"])))
         self.steps_done = state["steps_done"]
         self.cursor = state["cursor"]
         self.controller_state = dict(state["controller"])
@@ -155,6 +166,19 @@ def _controller(algorithm: Algorithm) -> Controller:
     return get("controller", spec.name)(**bind("controller", spec))
 
 
+def _asks(algorithm: Algorithm) -> str:
+    """What of an algorithm needs the reference."""
+    if algorithm.kl_placement != "none":
+        return f"kl_placement {algorithm.kl_placement!r}"
+    asking = [
+        f"{slot} {spec.name!r}"
+        for slot, spec in algorithm.specs()
+        if "reference" in describe(slot, spec.name).needs
+        or "ref_logp" in describe(slot, spec.name).extras
+    ]
+    return ", ".join(asking)
+
+
 def _check(
     algorithm: Algorithm, cluster: Cluster, rollout: RolloutConfig, batch: BatchConfig
 ) -> None:
@@ -164,11 +188,16 @@ def _check(
             "The cluster has no rollout engine; make it with engine=make_engine(rollout, actor)."
         )
     algorithm.check_run(group_size=batch.group_size)
+    unmet = sorted(algorithm.needs - PROVIDED)
+    if unmet:
+        raise ZootomyError(
+            f"Algorithm {algorithm.name!r} needs {', '.join(unmet)}, which this learner does not "
+            f"provide; it provides {', '.join(sorted(PROVIDED))}."
+        )
     if "reference" in algorithm.needs and Role.REFERENCE not in cluster.roles:
         raise ZootomyError(
-            f"Algorithm {algorithm.name!r} needs a reference (kl_placement is "
-            f"{algorithm.kl_placement!r}), and the cluster has none. Give the cluster "
-            f"reference='snapshot', or set kl_placement to 'none'."
+            f"Algorithm {algorithm.name!r} needs a reference, because of {_asks(algorithm)}, and "
+            f"the cluster has none. Give the cluster reference='snapshot', or drop what needs it."
         )
     if algorithm.value_loss is not None and Role.CRITIC not in cluster.roles:
         raise ZootomyError(

@@ -8,10 +8,11 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from ..blocks.checks import required
 from ..blocks.masking import count, masked, masked_sum
-from ..registry import BlockSpec
+from ..registry import BlockSpec, ZootomyError
 from .algorithm import Algorithm
-from .experience import Experience, Metrics, call
+from .experience import REF_LOGP, Experience, Metrics, call, check_coefficients
 
 
 class Outputs(NamedTuple):
@@ -63,7 +64,9 @@ def make_objective(algorithm: Algorithm) -> Objective:
     Returns:
         `f(outputs, experience, coefficients, weights=None) -> Loss`, jittable. `weights` are
         those of the whole mini-batch when `experience` is a part of it; left out, `experience`
-        is the whole.
+        is the whole. `coefficients["kl"]` is the coefficient of the distance in the loss;
+        `coefficients["regularizer.NAME"]`, where given, takes the place of that `coef`. It raises
+        `ZootomyError` for outputs or arrays that are missing or have no use.
     """
     aggregate = make_weights(algorithm)
 
@@ -73,13 +76,15 @@ def make_objective(algorithm: Algorithm) -> Objective:
         coefficients: Mapping[str, Any],
         weights: jax.Array | None = None,
     ) -> Loss:
+        _check_outputs(algorithm, outputs)
+        check_coefficients(algorithm, coefficients)
         if weights is None:
             weights = aggregate(experience.counted, experience.group_ids)
         parts: dict[str, jax.Array] = {}
         metrics: Metrics = {}
         if outputs.logp is not None:
             _policy_parts(algorithm, outputs, experience, coefficients, weights, parts, metrics)
-        if outputs.values is not None and algorithm.value_loss is not None:
+        if outputs.values is not None:
             _value_part(algorithm, outputs.values, experience, weights, parts, metrics)
         total = sum(parts.values(), jnp.zeros((), jnp.float32))
         return Loss(total, parts, metrics)
@@ -90,6 +95,30 @@ def make_objective(algorithm: Algorithm) -> Objective:
 def _one(value: Any) -> BlockSpec:
     assert isinstance(value, BlockSpec)
     return value
+
+
+def _check_outputs(algorithm: Algorithm, outputs: Outputs) -> None:
+    if outputs.logp is None and outputs.values is None:
+        raise ZootomyError("objective: give outputs with logp or values; there is nothing else.")
+    if outputs.values is not None and algorithm.value_loss is None:
+        raise ZootomyError(
+            "objective: outputs has values, but value_loss is 'none', so they have no effect. "
+            "Set value_loss to 'clipped_mse' or 'mse', or leave the values out."
+        )
+
+
+def _inputs(experience: Experience) -> dict[str, Any]:
+    """What a block may ask for beyond its slot's own inputs."""
+    return {
+        "group_ids": experience.group_ids,
+        "mask": experience.mask,
+        "old_logp": experience.old_logp,
+        "rollout_logp": experience.rollout_logp,
+        "ref_logp": experience.ref_logp,
+        "advantages": experience.advantages,
+        "turn_ids": experience.turn_ids,
+        "truncated": experience.truncated,
+    }
 
 
 def _weighted(weights: jax.Array, x: jax.Array, mask: jax.Array) -> jax.Array:
@@ -114,16 +143,8 @@ def _policy_parts(
     old_logp = experience.old_logp
     if old_logp is None:
         old_logp = jax.lax.stop_gradient(logp)
-    inputs = {
-        "group_ids": experience.group_ids,
-        "mask": mask,
-        "logp": logp,
-        "old_logp": old_logp,
-        "rollout_logp": experience.rollout_logp,
-        "ref_logp": experience.ref_logp,
-        "entropy": outputs.entropy,
-        "advantages": experience.advantages,
-    }
+    entropy = None if outputs.entropy is None else masked(outputs.entropy, mask)
+    inputs = _inputs(experience) | {"logp": logp, "old_logp": old_logp, "entropy": entropy}
 
     log_ratio = call("ratio", _one(algorithm.ratio), inputs)(logp, old_logp, mask)
     token_loss = call("policy_loss", _one(algorithm.policy_loss), inputs)(
@@ -136,20 +157,18 @@ def _policy_parts(
     for name, stat in token_loss.stats.items():
         metrics[name] = (masked_sum(stat, mask), count(mask))
 
-    if experience.ref_logp is not None and algorithm.kl_placement == "loss":
-        distance = call("kl_estimator", _one(algorithm.kl_estimator), inputs)(
-            logp, experience.ref_logp
-        )
+    if algorithm.kl_placement == "loss":
+        reference = required("kl_placement 'loss'", "ref_logp", experience.ref_logp, REF_LOGP)
+        distance = call("kl_estimator", _one(algorithm.kl_estimator), inputs)(logp, reference)
         parts["kl_loss"] = coefficients["kl"] * _weighted(weights, distance, mask)
         metrics["kl"] = (masked_sum(jax.lax.stop_gradient(distance), mask), count(mask))
-    if outputs.entropy is not None:
-        entropy = jax.lax.stop_gradient(outputs.entropy)
-        metrics["entropy"] = (masked_sum(entropy, mask), count(mask))
+    if entropy is not None:
+        metrics["entropy"] = (masked_sum(jax.lax.stop_gradient(entropy), mask), count(mask))
     for spec in algorithm.value("regularizer"):
         term = call("regularizer", spec, inputs)(
-            logp, experience.ref_logp, outputs.entropy, experience.advantages, mask
+            logp, experience.ref_logp, entropy, experience.advantages, mask
         )
-        coefficient = coefficients.get(spec.name, spec.hyperparameters["coef"])
+        coefficient = coefficients.get(f"regularizer.{spec.name}", spec.hyperparameters["coef"])
         parts[f"{spec.name}_regularizer"] = coefficient * _weighted(weights, term, mask)
 
 
@@ -163,9 +182,12 @@ def _value_part(
 ) -> None:
     """The critic's loss, and how much of the returns' variance it explains."""
     mask = experience.mask
-    assert experience.old_values is not None, "a value loss needs the values of the rollout"
-    token = call("value_loss", _one(algorithm.value_loss), {"mask": mask})(
-        masked(values, mask), experience.old_values, experience.returns, mask
+    spec = _one(algorithm.value_loss)
+    old_values = required(
+        f"value_loss {spec.name!r}", "values", experience.old_values, "give them with the rollouts"
+    )
+    token = call("value_loss", spec, _inputs(experience))(
+        masked(values, mask), old_values, experience.returns, mask
     )
     parts["value_loss"] = _weighted(weights, token, mask)
     values = jax.lax.stop_gradient(values)

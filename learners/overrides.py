@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
-from ..registry import BlockSpec, ZootomyError, describe, slot, unknown_name
+from ..registry import BlockSpec, ZootomyError, describe, names, slot, unknown_name
 
 if TYPE_CHECKING:
     from .algorithm import Algorithm
@@ -33,7 +33,7 @@ def apply_overrides(algorithm: Algorithm, changes: Mapping[str, Any]) -> dict[st
         if key.split(".", 1)[0] not in values:
             raise unknown_name("slot", key.split(".", 1)[0], values)
     for key, value in changes.items():
-        if "." not in key and not _same_block(values[key], value):
+        if "." not in key and not _same_block(key, values[key], value):
             values[key] = value
     for key, value in changes.items():
         if "." in key:
@@ -42,8 +42,11 @@ def apply_overrides(algorithm: Algorithm, changes: Mapping[str, Any]) -> dict[st
     return values
 
 
-def _same_block(current: Any, given: Any) -> bool:
-    return isinstance(current, BlockSpec) and given == current.name
+def _same_block(slot_name: str, current: Any, given: Any) -> bool:
+    """Whether a bare name is that of the block that is there, by its own name or an alias."""
+    if not isinstance(current, BlockSpec) or not isinstance(given, str) or given == "none":
+        return False
+    return describe(slot_name, given).name == current.name
 
 
 def _change(slot_name: str, current: Any, path: str, value: Any) -> Any:
@@ -51,12 +54,13 @@ def _change(slot_name: str, current: Any, path: str, value: Any) -> Any:
     if current is None or current in ((), "none"):
         raise ZootomyError(
             f"{slot_name}.{path} is set, but {slot_name} holds no block; "
-            f"choose one first, e.g. {slot_name}={_first_block(slot_name)!r}."
+            f"choose one first, e.g. {slot_name}={names(slot_name)[0]!r}."
         )
     if isinstance(current, list | tuple):
-        return _change_one_of(slot_name, [_as_spec(entry) for entry in current], path, value)
+        specs = [as_spec(slot_name, entry) for entry in current]
+        return _change_one_of(slot_name, specs, path, value)
     if isinstance(current, str | BlockSpec | Mapping) and not slot(slot_name).choices:
-        return _as_spec(current).replace(**{path: value})
+        return as_spec(slot_name, current).replace(**{path: value})
     raise ZootomyError(f"{slot_name} has no hyperparameters; {slot_name}.{path} cannot be set.")
 
 
@@ -64,7 +68,8 @@ def _change_one_of(slot_name: str, specs: list[BlockSpec], path: str, value: Any
     """A chain with one hyperparameter of one of its blocks changed."""
     named, _, rest = path.partition(".")
     if rest:
-        wanted = [spec for spec in specs if spec.name == describe(slot_name, named).name]
+        name = describe(slot_name, named).name
+        wanted = [spec for spec in specs if describe(slot_name, spec.name).name == name]
         if not wanted:
             raise unknown_name(f"block in this {slot_name}:", named, [spec.name for spec in specs])
     else:
@@ -83,14 +88,25 @@ def _known(slot_name: str, spec: BlockSpec) -> set[str]:
     return {*describe(slot_name, spec.name).hyperparameters, *slot(slot_name).parameters}
 
 
-def _as_spec(given: Any) -> BlockSpec:
+def as_spec(slot_name: str, given: Any) -> BlockSpec:
+    """Any accepted form of a block as a spec that is not checked yet.
+
+    Raises:
+        ZootomyError: for what is no block.
+    """
+    if isinstance(given, str):
+        return BlockSpec(given)
     if isinstance(given, Mapping):
-        rest = {key: value for key, value in given.items() if key != "name"}
-        return BlockSpec(given["name"], rest)
-    return BlockSpec(given) if isinstance(given, str) else given
-
-
-def _first_block(slot_name: str) -> str:
-    from ..registry import names
-
-    return names(slot_name)[0]
+        rest = dict(given)
+        name = rest.pop("name", None)
+        if not isinstance(name, str):
+            raise ZootomyError(
+                f"{slot_name}: a block given as a mapping needs a 'name', got {dict(given)!r}."
+            )
+        return BlockSpec(name, rest)
+    if not isinstance(given, BlockSpec):
+        raise ZootomyError(
+            f"{slot_name} must be a block: a name, block(name, ...) or a mapping with 'name'; "
+            f"got {given!r}."
+        )
+    return given

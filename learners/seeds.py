@@ -10,6 +10,8 @@ import zlib
 
 import numpy as np
 
+from ..registry import ZootomyError
+
 
 def derive_seed(seed: int, purpose: str, *numbers: int) -> int:
     """A seed in `[0, 2**31)` for one purpose, from the run's seed and some counters.
@@ -21,6 +23,11 @@ def derive_seed(seed: int, purpose: str, *numbers: int) -> int:
 
     Returns:
         The seed.
+
+    Raises:
+        ZootomyError: if the run's seed is negative.
     """
+    if seed < 0:
+        raise ZootomyError(f"seed must be 0 or more, got {seed}.")
     entropy = [seed, zlib.crc32(purpose.encode()), *numbers]
     return int(np.random.SeedSequence(entropy).generate_state(1, np.uint32)[0] >> 1)

@@ -46,9 +46,12 @@ def rollout_metrics(collected: Collected, reward_names: tuple[str, ...]) -> dict
 
 
 def _std(group: Group) -> float:
-    """Standard deviation (ddof 1) of a group's valid rewards; 0 for fewer than two."""
-    rewards = group.rewards[group.valid]
-    return float(rewards.std(ddof=1)) if len(rewards) > 1 else 0.0
+    """Standard deviation (ddof 1) of a group's valid rewards; 0 for fewer than two.
+
+    Exactly 0 for equal rewards, whose mean need not be equal to them in floating point.
+    """
+    rewards = group.rewards[group.valid].astype(np.float64)
+    return float(rewards.std(ddof=1)) if len(rewards) > 1 and np.ptp(rewards) > 0 else 0.0
 
 
 def _share(completions: list, reason: str) -> float:

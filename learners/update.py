@@ -215,9 +215,9 @@ class Updater:
 def _flatten(loss: Loss) -> dict[str, tuple[Any, Any]]:
     """Parts and metrics in the one form that adds up over micro-batches.
 
-    A part of the loss is a sum and no mean: its weight is 0, and its name says so.
+    A part of the loss is a sum and no mean: its name says so, and its weight is not read.
     """
-    return {**{f"{_PART}{name}": (part, 0.0) for name, part in loss.parts.items()}, **loss.metrics}
+    return {**{f"{_PART}{name}": (part, 1.0) for name, part in loss.parts.items()}, **loss.metrics}
 
 
 def _sequences(collected: Collected, width: int) -> Sequences:

@@ -78,10 +78,12 @@ def warm_up(
             f"Task {task.name!r} has no demonstrations to warm up on; set warmup.steps to 0 and "
             f"start from a model that can do the task now and then."
         )
+    if not config.steps:
+        return model
     optimizer = OptimizerConfig(
         learning_rate=config.learning_rate,
         schedule="cosine",
-        warmup_steps=max(1, config.steps // 20),
+        warmup_steps=min(max(1, config.steps // 20), config.steps - 1),
     )
     trainer = Cluster(
         cluster, actor=model, optimizer=optimizer, total_steps=config.steps,

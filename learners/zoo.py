@@ -119,7 +119,7 @@ ZOO: Mapping[str, Mapping[str, Any]] = {
         "controller": block("constant", coef=0.05),
         "advantage": block("gae", gamma=1.0, lam=0.95),
         "whitening": "batch",
-        "policy_loss": block("dual_clip", clip_low=0.2, clip_high=0.2, c=3.0),
+        "policy_loss": block("dual_clip", clip_low=0.2, clip_high=0.2, clip_dual=3.0),
         "aggregation": "token_mean",
         "value_loss": block("clipped_mse", clip=0.2),
     },

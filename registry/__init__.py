@@ -1,5 +1,6 @@
 """Slots, the decorator that names a block, and specs: the ground floor, without arrays."""
 
+from .contract import BlockInfo
 from .errors import (
     ContractError,
     DuplicateNameError,
@@ -7,10 +8,9 @@ from .errors import (
     ZootomyError,
     unknown_name,
 )
-from .hyperparameters import Hyperparameter, type_text
+from .hyperparameters import Hyperparameter, check_value, type_text
 from .plugins import load_entry_points, load_plugin
 from .registry import (
-    BlockInfo,
     bind,
     check_spec,
     describe,
@@ -36,6 +36,7 @@ __all__ = [
     "bind",
     "block",
     "check_spec",
+    "check_value",
     "describe",
     "find",
     "get",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import numbers
 import types
 import typing
 from collections.abc import Callable
@@ -20,7 +21,8 @@ class Hyperparameter:
     Attributes:
         name: the argument's name.
         annotation: its type, e.g. `float`, `float | None`, `Literal["value", "k2"]`.
-        default: its default, the only place where it is written.
+        default: its default, the only place where it is written; `...` for a setting of a slot
+            that must be given.
     """
 
     name: str
@@ -28,26 +30,34 @@ class Hyperparameter:
     default: Any
 
     def check(self, value: Any, where: str) -> Any:
-        """`value` in the annotated type, or an error that says what was expected.
+        """`value` in the annotated type, see `check_value`."""
+        return check_value(value, self.annotation, where)
 
-        An integer becomes a float where a float is asked for, a number written as text
-        (`"3e-4"`, which YAML reads as a string) becomes that number, a list becomes a tuple.
-        Nothing else is converted.
 
-        Args:
-            value: what was given.
-            where: how to name the hyperparameter in the error.
+def check_value(value: Any, annotation: Any, where: str) -> Any:
+    """A value in the annotated type, or an error that says what was expected.
 
-        Raises:
-            ZootomyError: if the value does not fit.
-        """
-        fitted, ok = _fit(value, self.annotation)
-        if not ok:
-            raise ZootomyError(
-                f"{where} must be {type_text(self.annotation)}, got {value!r} "
-                f"({type(value).__name__})."
-            )
-        return fitted
+    An integer becomes a float where a float is asked for, a number written as text (`"3e-4"`,
+    which YAML reads as a string) becomes that number, a NumPy number becomes one of Python, a
+    list becomes a tuple. Nothing else is converted.
+
+    Args:
+        value: what was given.
+        annotation: the type it should have.
+        where: how to name it in the error.
+
+    Returns:
+        The value, converted if need be.
+
+    Raises:
+        ZootomyError: if it does not fit.
+    """
+    fitted, ok = _fit(value, annotation)
+    if not ok:
+        nan = isinstance(value, float) and math.isnan(value)
+        kind = "not a number" if nan else type(value).__name__
+        raise ZootomyError(f"{where} must be {type_text(annotation)}, got {value!r} ({kind}).")
+    return fitted
 
 
 def hyperparameters(function: Callable[..., Any], label: str) -> dict[str, Hyperparameter]:
@@ -58,9 +68,10 @@ def hyperparameters(function: Callable[..., Any], label: str) -> dict[str, Hyper
         label: how to name the block in errors.
 
     Raises:
-        ContractError: for a hyperparameter without a type, or whose default does not fit it.
+        ContractError: for a hyperparameter without a type, with one that plain data cannot hold,
+            or whose default does not fit it.
     """
-    hints = typing.get_type_hints(function)
+    hints = _type_hints(function, label)
     found = {}
     for parameter in inspect.signature(function).parameters.values():
         if parameter.kind is not parameter.KEYWORD_ONLY or parameter.default is parameter.empty:
@@ -71,6 +82,12 @@ def hyperparameters(function: Callable[..., Any], label: str) -> dict[str, Hyper
                 f"write `{parameter.name}: float = ...`."
             )
         entry = Hyperparameter(parameter.name, hints[parameter.name], parameter.default)
+        if not _is_plain(entry.annotation):
+            raise ContractError(
+                f"{label}: hyperparameter {parameter.name!r} is of type "
+                f"{type_text(entry.annotation)}, which a spec cannot hold; use float, int, bool, "
+                f"str, None, Literal[...], tuple[...] or a union of these."
+            )
         if not _fit(parameter.default, entry.annotation)[1]:
             raise ContractError(
                 f"{label}: the default of {parameter.name!r} is {parameter.default!r}, "
@@ -92,6 +109,26 @@ def type_text(annotation: Any) -> str:
     if isinstance(annotation, type) and origin is None:
         return annotation.__name__
     return str(annotation).replace("typing.", "")
+
+
+def _type_hints(function: Callable[..., Any], label: str) -> dict[str, Any]:
+    try:
+        return typing.get_type_hints(function)
+    except Exception as error:
+        raise ContractError(
+            f"{label}: its types cannot be read ({type(error).__name__}: {error}). Import what "
+            f"the signature names, outside of `if TYPE_CHECKING:`."
+        ) from error
+
+
+def _is_plain(annotation: Any) -> bool:
+    """Whether values of this type are data that a file can hold and a spec can hash."""
+    origin, parts = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin in (typing.Union, types.UnionType):
+        return all(_is_plain(part) for part in parts)
+    if origin is tuple:
+        return all(part is Ellipsis or _is_plain(part) for part in parts)
+    return origin is Literal or annotation in (float, int, bool, str, None, type(None))
 
 
 def _fit(value: Any, annotation: Any) -> tuple[Any, bool]:
@@ -148,7 +185,7 @@ def _fit_float(value: Any) -> tuple[Any, bool]:
             value = float(value)
         except ValueError:
             return value, False
-    if isinstance(value, int | float):
+    if isinstance(value, numbers.Real):
         return float(value), not math.isnan(value)
     return value, False
 
@@ -161,4 +198,6 @@ def _fit_int(value: Any) -> tuple[Any, bool]:
             return int(value), True
         except ValueError:
             return value, False
-    return value, isinstance(value, int)
+    if isinstance(value, numbers.Integral):
+        return int(value), True
+    return value, False

@@ -9,6 +9,7 @@ import warnings
 from pathlib import Path
 
 from .errors import ZootomyError
+from .registry import restore, snapshot
 
 ENTRY_POINT_GROUP = "zootomy.blocks"
 
@@ -30,23 +31,26 @@ def load_plugin(path: str | Path) -> str:
     file = Path(path).expanduser().resolve()
     if file in _loaded:
         return _loaded[file]
-    if file.suffix != ".py" or not file.is_file():
-        raise ZootomyError(f"The plug-in {str(path)!r} is no Python file; give a path to one.")
+    if not file.is_file():
+        raise ZootomyError(f"The plug-in {str(path)!r} does not exist; give a path to a .py file.")
+    if file.suffix != ".py":
+        raise ZootomyError(f"The plug-in {str(path)!r} is no .py file; give a path to one.")
     name = f"zootomy_plugin_{file.stem}_{len(_loaded)}"
     specification = importlib.util.spec_from_file_location(name, file)
     assert specification is not None
     assert specification.loader is not None
     module = importlib.util.module_from_spec(specification)
     sys.modules[name] = module
+    # What it registered before it failed goes with it: a mended file can be loaded again.
+    before = snapshot()
     try:
         specification.loader.exec_module(module)
-    except ZootomyError:
-        del sys.modules[name]
-        raise
     except Exception as error:
         del sys.modules[name]
+        restore(before)
+        what = "" if isinstance(error, ZootomyError) else f"{type(error).__name__}: "
         raise ZootomyError(
-            f"The plug-in {str(path)!r} failed while it was loaded: {type(error).__name__}: {error}"
+            f"The plug-in {str(path)!r} failed while it was loaded: {what}{error}"
         ) from error
     _loaded[file] = name
     return name

@@ -3,67 +3,16 @@
 from __future__ import annotations
 
 import fnmatch
-import inspect
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from .contract import BlockInfo, check_words, inspect_block
 from .errors import ContractError, DuplicateNameError, ZootomyError, unknown_name
-from .hyperparameters import Hyperparameter, hyperparameters, type_text
-from .slots import Slot
+from .slots import _SLOTS
 from .slots import slot as find_slot
 from .spec import BlockSpec
 
 Function = TypeVar("Function", bound=Callable[..., Any])
-
-
-@dataclass(frozen=True)
-class BlockInfo:
-    """What the registry knows of a block.
-
-    Attributes:
-        slot: the slot it fits.
-        name: its name.
-        aliases: other names for it.
-        function: the bare function.
-        summary: the first line of its docstring.
-        paper: where it comes from, e.g. `"arXiv:1707.06347"`; empty if it has no paper.
-        needs: what a run must provide (`critic`, `groups`, `reference`, `rollout_logp`,
-            `whole_batch`, ...).
-        extras: the inputs it takes beyond the slot's own.
-        hyperparameters: name -> `Hyperparameter`.
-    """
-
-    slot: str
-    name: str
-    aliases: tuple[str, ...]
-    function: Callable[..., Any]
-    summary: str
-    paper: str
-    needs: frozenset[str]
-    extras: tuple[str, ...]
-    hyperparameters: dict[str, Hyperparameter]
-
-    @property
-    def where(self) -> str:
-        """`file:line` of the function."""
-        code = inspect.unwrap(self.function).__code__
-        return f"{code.co_filename}:{code.co_firstlineno}"
-
-    def __str__(self) -> str:
-        lines = [f"{self.slot} {self.name}: {self.summary}"]
-        if self.aliases:
-            lines.append(f"  also called: {', '.join(self.aliases)}")
-        if self.paper:
-            lines.append(f"  paper: {self.paper}")
-        if self.needs:
-            lines.append(f"  needs: {', '.join(sorted(self.needs))}")
-        lines.extend(
-            f"  {entry.name}: {type_text(entry.annotation)} = {entry.default!r}"
-            for entry in self.hyperparameters.values()
-        )
-        lines.append(f"  defined in {self.where}")
-        return "\n".join(lines)
 
 
 _blocks: dict[tuple[str, str], BlockInfo] = {}
@@ -98,7 +47,7 @@ def register(
 
     Raises:
         UnknownNameError: if there is no such slot.
-        ContractError: if the signature does not fit the slot.
+        ContractError: if the signature does not fit the slot, or a name is no name.
         DuplicateNameError: if the name is taken and `replace` is false.
     """
     place = find_slot(slot)
@@ -106,9 +55,10 @@ def register(
         raise ContractError(
             f"Slot {slot!r} takes a word ({', '.join(place.choices)}) and no function."
         )
+    check_words(slot, name, aliases=aliases, needs=needs)
 
     def decorate(function: Function) -> Function:
-        info = _inspect(place, name, tuple(aliases), paper, frozenset(needs), function)
+        info = inspect_block(place, name, tuple(aliases), paper, frozenset(needs), function)
         _refuse_duplicates(info, replace)
         if replace:
             _remove(slot, name)
@@ -166,16 +116,14 @@ def check_spec(slot: str, spec: BlockSpec) -> BlockSpec:
     """
     place = find_slot(slot)
     info = describe(slot, spec.name)
-    known = {*info.hyperparameters, *place.parameters}
-    defaults = {key: value for key, value in place.parameters.items() if value is not ...}
-    values = {**defaults, **{key: entry.default for key, entry in info.hyperparameters.items()}}
+    known = {**place.parameters, **info.hyperparameters}
+    values = {key: entry.default for key, entry in known.items()}
     for key, value in spec.hyperparameters.items():
         if key not in known:
             raise unknown_name(f"hyperparameter of {slot} {info.name!r}:", key, known)
-        entry = info.hyperparameters.get(key)
-        values[key] = entry.check(value, f"{slot}.{key}") if entry else value
-    for key in place.parameters:
-        if key not in values:
+        values[key] = known[key].check(value, f"{slot}.{key}")
+    for key, value in values.items():
+        if value is ...:
             raise ZootomyError(
                 f"{slot} {info.name!r} needs {key!r}: write block({info.name!r}, {key}=...)."
             )
@@ -201,77 +149,31 @@ def bind(slot: str, spec: BlockSpec) -> dict[str, Any]:
 
 def setting(slot: str, spec: BlockSpec, name: str) -> Any:
     """A setting of the slot (`coef`, `strategy`, ...) as the spec gives it, or its default."""
-    return spec.hyperparameters.get(name, find_slot(slot).parameters[name])
+    return spec.hyperparameters.get(name, find_slot(slot).parameters[name].default)
 
 
-def snapshot() -> tuple[dict[tuple[str, str], BlockInfo], dict[tuple[str, str], str]]:
-    """All registrations, to be put back by `restore`; for tests and notebooks."""
-    return dict(_blocks), dict(_aliases)
+def snapshot() -> tuple[dict[Any, Any], ...]:
+    """All blocks, aliases and slots, to be put back by `restore`; for tests and plug-ins."""
+    return dict(_blocks), dict(_aliases), dict(_SLOTS)
 
 
-def restore(
-    saved: tuple[dict[tuple[str, str], BlockInfo], dict[tuple[str, str], str]],
-) -> None:
+def restore(saved: tuple[dict[Any, Any], ...]) -> None:
     """Put the registrations back as `snapshot` found them."""
-    _blocks.clear()
-    _blocks.update(saved[0])
-    _aliases.clear()
-    _aliases.update(saved[1])
-
-
-def _inspect(
-    place: Slot,
-    name: str,
-    aliases: tuple[str, ...],
-    paper: str,
-    needs: frozenset[str],
-    function: Callable[..., Any],
-) -> BlockInfo:
-    """Check the signature against the slot and collect what it says."""
-    label = f"{place.name} {name!r} ({function.__module__}.{function.__qualname__})"
-    positional, extras = [], []
-    for parameter in inspect.signature(function).parameters.values():
-        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
-            raise ContractError(
-                f"{label} takes *{parameter.name}, which would swallow typos; "
-                f"name every hyperparameter."
-            )
-        if parameter.kind is not parameter.KEYWORD_ONLY:
-            positional.append(parameter.name)
-        elif parameter.default is parameter.empty:
-            extras.append(parameter.name)
-    if tuple(positional) != place.inputs:
-        raise ContractError(
-            f"{label} must take ({', '.join((*place.inputs, '*', 'hyperparameters'))}), "
-            f"but takes ({', '.join((*positional, '*', '...'))})."
-        )
-    unknown = [extra for extra in extras if extra not in place.extras]
-    if unknown:
-        raise ContractError(
-            f"{label}: {', '.join(map(repr, unknown))} has no default and is no input that "
-            f"{place.name} can have ({', '.join(place.extras) or 'none'}). "
-            f"Give it a default to make it a hyperparameter."
-        )
-    found = hyperparameters(function, label)
-    clash = sorted(set(found) & set(place.parameters))
-    if clash:
-        raise ContractError(
-            f"{label}: {clash[0]!r} is a setting of the slot {place.name}; use another name."
-        )
-    documentation = inspect.getdoc(function) or ""
-    summary = documentation.split("\n", 1)[0]
-    return BlockInfo(
-        place.name, name, aliases, function, summary, paper, needs, tuple(extras), found
-    )
+    for table, before in zip((_blocks, _aliases, _SLOTS), saved, strict=True):
+        table.clear()
+        table.update(before)
 
 
 def _refuse_duplicates(info: BlockInfo, replace: bool) -> None:
     for name in (info.name, *info.aliases):
         key = (info.slot, _aliases.get((info.slot, name), name))
         if key in _blocks and not (replace and key[1] == info.name):
+            remedy = "Choose another name"
+            if name == info.name == key[1]:
+                remedy += ", or pass replace=True"
             raise DuplicateNameError(
                 f"{info.slot} {name!r} is registered twice: {_blocks[key].where} and "
-                f"{info.where}. Choose another name, or pass replace=True."
+                f"{info.where}. {remedy}."
             )
 
 

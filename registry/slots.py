@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Literal
 
 from .errors import DuplicateNameError, ZootomyError, unknown_name
+from .hyperparameters import Hyperparameter
 
 # Arrays that the assembly can hand to any block on tokens that asks for them by name
 # (a keyword-only argument without a default).
@@ -36,8 +38,8 @@ class Slot:
         extras: inputs that a block may ask for beyond `inputs`, as keyword-only arguments
             without a default.
         parameters: settings that belong to the place and not to the block in it (a
-            coefficient, a strategy), with their defaults; written beside the block's own
-            hyperparameters. A default of `...` means that the setting must be given.
+            coefficient, a strategy), by name; written beside the block's own hyperparameters and
+            checked like them. A default of `...` means that the setting must be given.
         choices: for a slot that takes a word and no function, the words.
     """
 
@@ -46,14 +48,20 @@ class Slot:
     inputs: tuple[str, ...] = ()
     returns: str = ""
     extras: tuple[str, ...] = ()
-    parameters: dict[str, Any] = field(default_factory=dict)
+    parameters: Mapping[str, Hyperparameter] = field(default_factory=dict)
     choices: tuple[str, ...] = ()
 
 
-def _token_slot(name: str, question: str, inputs: str, returns: str, **parameters: Any) -> Slot:
+def _settings(*entries: Hyperparameter) -> dict[str, Hyperparameter]:
+    return {entry.name: entry for entry in entries}
+
+
+def _token_slot(
+    name: str, question: str, inputs: str, returns: str, *settings: Hyperparameter
+) -> Slot:
     names = tuple(inputs.split())
     extras = tuple(extra for extra in TOKEN_EXTRAS if extra not in names)
-    return Slot(name, question, names, returns, extras, parameters)
+    return Slot(name, question, names, returns, extras, _settings(*settings))
 
 
 _BUILT_IN = (
@@ -68,7 +76,11 @@ _BUILT_IN = (
         "Which prompts still teach?",
         ("rewards", "valid"),
         "keep [P]",
-        parameters={"strategy": "drop", "max_refills": 10, "when_short": "error"},
+        parameters=_settings(
+            Hyperparameter("strategy", Literal["drop", "refill", "replace"], "drop"),
+            Hyperparameter("max_refills", int, 10),
+            Hyperparameter("when_short", Literal["error", "train"], "error"),
+        ),
     ),
     _token_slot("kl_estimator", "How far has the policy moved?", "logp ref_logp", "[N, T]"),
     Slot(
@@ -97,7 +109,7 @@ _BUILT_IN = (
         "How is the sampler's drift repaid?",
         "old_logp rollout_logp mask",
         "(weights [N, T], kept [N, T])",
-        denominator="original",
+        Hyperparameter("denominator", Literal["original", "kept"], "original"),
     ),
     Slot(
         "aggregation",
@@ -110,7 +122,7 @@ _BUILT_IN = (
         "What else is asked?",
         "logp ref_logp entropy advantages mask",
         "[N, T]",
-        coef=...,
+        Hyperparameter("coef", float, ...),
     ),
     _token_slot(
         "value_loss", "How is the critic taught?", "values old_values returns mask", "[N, T]"

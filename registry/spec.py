@@ -31,6 +31,9 @@ class BlockSpec:
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"a BlockSpec is read-only; make a new one to change {name!r}")
 
+    def __delattr__(self, name: str) -> None:
+        raise AttributeError(f"a BlockSpec is read-only; {name!r} cannot be deleted")
+
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, BlockSpec):
             return NotImplemented
