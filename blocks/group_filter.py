@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import jax
+import jax.numpy as jnp
 
 from ..registry import ZootomyError, register
-from .checks import rank, same_shape
+from .checks import in_order, rank, same_shape
+from .masking import masked
 from .statistics import Spread, spread
 
 
@@ -78,3 +80,40 @@ def score_range(
     group = _spread("score_range", rewards, valid)
     mean = group.mean[:, 0]
     return (group.count[:, 0] > 0) & (mean > low + margin) & (mean < high - margin)
+
+
+@register("group_filter", "pass_rate", needs=("groups",))
+def pass_rate(
+    rewards: jax.Array,
+    valid: jax.Array,
+    *,
+    threshold: float = 0.5,
+    low: float = 0.2,
+    high: float = 0.8,
+) -> jax.Array:
+    """Keeps the groups in which neither too few nor too many completions pass.
+
+        keep_p = low ≤ share of valid completions with R ≥ threshold ≤ high
+
+    Args:
+        rewards: `[P, G]` one reward a completion, before shaping.
+        valid: `[P, G]` bool; invalid members are no part of the share. A group without any is
+            dropped.
+        threshold: the reward from which on a completion passes, in reward units.
+        low: the least share that is kept.
+        high: the greatest share that is kept.
+
+    Returns:
+        `[P]` bool, true on the groups that are kept.
+
+    Raises:
+        ZootomyError: for a window upside down.
+
+    Source: Bae et al. 2025, Online difficulty filtering, arXiv:2504.03380.
+    """
+    in_order("pass_rate", ("low", "high"), low, high)
+    passed = (masked(rewards, valid) >= threshold).astype(jnp.float32)
+    group = _spread("pass_rate", passed, valid)
+    # A share of 1/5 in float32 is not Python's 0.2; no share of a group is this close to another.
+    share = group.mean[:, 0]
+    return (group.count[:, 0] > 0) & (share > low - 1e-6) & (share < high + 1e-6)

@@ -73,14 +73,41 @@ def safe_divide(numerator: jax.Array, denominator: jax.Array) -> jax.Array:
     return jnp.where(defined, numerator / jnp.where(defined, denominator, 1.0), 0.0)
 
 
-def dense_ids(ids: jax.Array) -> jax.Array:
-    """The same partition of `[N]` with ids 0, 1, 2, ... in ascending order of the given ones."""
-    order = jnp.argsort(ids)
-    ordered = ids[order]
-    is_new = jnp.concatenate(
-        [jnp.zeros(1, jnp.int32), (ordered[1:] != ordered[:-1]).astype(jnp.int32)]
-    )
-    return jnp.zeros(ids.shape, jnp.int32).at[order].set(jnp.cumsum(is_new))
+def weighted_mean(x: jax.Array, weights: jax.Array, axis: int) -> jax.Array:
+    """Mean of `x` under weights `>= 0`, exact where all values with a weight are equal.
+
+    Args:
+        x: `[...]` float32, finite.
+        weights: `[...]` float32; 0 on entries that do not count.
+        axis: the axis to reduce (kept with size 1).
+
+    Returns:
+        `[...]` float32; 0 where all weights are 0.
+    """
+    lowest = jnp.where(weights > 0, x, jnp.inf).min(axis, keepdims=True, initial=jnp.inf)
+    pivot = jax.lax.stop_gradient(jnp.where(jnp.isfinite(lowest), lowest, 0.0))
+    above = jnp.where(weights > 0, x - pivot, 0.0)
+    total = weights.sum(axis, keepdims=True)
+    return pivot + safe_divide((weights * above).sum(axis, keepdims=True), total)
+
+
+def dense_ids(*keys: jax.Array) -> jax.Array:
+    """One id for each distinct combination of the keys: 0, 1, 2, ... in their order.
+
+    Args:
+        *keys: arrays `[N]` of integers, the first the most significant.
+
+    Returns:
+        `[N]` int32, equal where all keys are equal.
+    """
+    order = jnp.lexsort(keys[::-1])
+    first = keys[0]
+    steps = jnp.zeros(max(first.shape[0] - 1, 0), bool)
+    for key in keys:
+        ordered = key[order]
+        steps = steps | (ordered[1:] != ordered[:-1])
+    ranks = jnp.concatenate([jnp.zeros(min(first.shape[0], 1), jnp.int32), jnp.cumsum(steps)])
+    return jnp.zeros(first.shape, jnp.int32).at[order].set(ranks.astype(jnp.int32))
 
 
 def group_sum(x: jax.Array, ids: jax.Array) -> jax.Array:
@@ -94,3 +121,35 @@ def group_sum(x: jax.Array, ids: jax.Array) -> jax.Array:
         `[N, ...]`; entry i is the sum of group i. Index it with `ids` to spread it to the rows.
     """
     return jax.ops.segment_sum(x, ids, num_segments=ids.shape[0])
+
+
+def group_spread(x: jax.Array, mask: jax.Array, ids: jax.Array, *, ddof: int = 1) -> Spread:
+    """As `spread`, among the entries with the same id.
+
+    Args:
+        x: `[N]` or `[N, T]` float; NaN and inf where the mask is 0 have no effect.
+        mask: of the same shape; 1 (or true) on the entries that count.
+        ids: `[N]` dense ids of the rows, as `dense_ids` returns them.
+        ddof: 1 for the unbiased variance, 0 for that of the population.
+
+    Returns:
+        `Spread`, every entry of the shape of `x`: each holds its own group's statistics.
+    """
+    counts = mask > 0
+    x = masked(x, mask)
+    axes = tuple(range(1, x.ndim))
+
+    def over_group(values: jax.Array) -> jax.Array:
+        totals = group_sum(values.sum(axes), ids)[ids]
+        return jnp.broadcast_to(totals.reshape(-1, *(1 for _ in axes)), x.shape)
+
+    rows = jnp.where(counts, x, jnp.inf).min(axes, initial=jnp.inf)
+    lowest = jax.ops.segment_min(rows, ids, num_segments=ids.shape[0])[ids]
+    pivot = jax.lax.stop_gradient(jnp.where(jnp.isfinite(lowest), lowest, 0.0))
+    pivot = jnp.broadcast_to(pivot.reshape(-1, *(1 for _ in axes)), x.shape)
+    count = over_group(counts.astype(jnp.float32))
+    above = jnp.where(counts, x - pivot, 0.0)
+    mean_above = over_group(above) / jnp.maximum(count, 1.0)
+    deviation = jnp.where(counts, above - mean_above, 0.0)
+    variance = over_group(deviation**2) / jnp.maximum(count - ddof, 1.0)
+    return Spread(pivot + mean_above, safe_sqrt(variance), deviation, count)

@@ -16,7 +16,10 @@ class RewardInfo(NamedTuple):
         lengths: `[P, G]` int, actions in the completion.
         truncated: `[P, G]` bool, true where the completion ran into the length limit.
         components: `[F, P, G]` float, one reward a reward function, NaN where it does not apply.
-        baseline: `[P]` float, a reward to compare with, e.g. that of the greedy completion.
+        baseline: `[P]` float, a reward to compare with: that of the greedy completion, or a
+            value that a tracker carries from step to step.
+        scale: `[P]` float, a deviation to divide by, carried by a tracker.
+        weights: `[F]` float, the weights of the reward functions; 1 each where absent.
     """
 
     valid: jax.Array
@@ -24,6 +27,8 @@ class RewardInfo(NamedTuple):
     truncated: jax.Array | None = None
     components: jax.Array | None = None
     baseline: jax.Array | None = None
+    scale: jax.Array | None = None
+    weights: jax.Array | None = None
 
 
 class TokenLoss(NamedTuple):

@@ -9,8 +9,16 @@ import jax.numpy as jnp
 
 from ..registry import register
 from .checks import one_of, rank, same_shape
-from .masking import masked
-from .statistics import Spread, safe_divide, safe_sqrt, spread
+from .masking import count, masked
+from .statistics import (
+    Spread,
+    dense_ids,
+    group_spread,
+    safe_divide,
+    safe_sqrt,
+    spread,
+    weighted_mean,
+)
 
 EpsPlace = Literal["variance", "floor", "std"]
 
@@ -104,6 +112,143 @@ def batch(
     enter("batch", advantages, mask)
     return scaled(
         spread(advantages, mask, ddof=ddof),
+        mask,
+        shift_mean=shift_mean,
+        use_std=use_std,
+        eps=eps,
+        eps_place=eps_place,
+    )
+
+
+@register("whitening", "sequence", paper="arXiv:2601.05242")
+def sequence(
+    advantages: jax.Array,
+    mask: jax.Array,
+    *,
+    shift_mean: bool = True,
+    use_std: bool = True,
+    ddof: int = 1,
+    eps: float = 1e-8,
+    eps_place: EpsPlace = "variance",
+) -> jax.Array:
+    """Mean 0 and deviation 1 over the completions of the batch, each counted once.
+
+    Under `batch` a completion of 1000 tokens counts a thousand times; here its tokens share one
+    vote. Where all tokens of a row have one advantage, this is the whitening of those N numbers.
+
+        μ = 1/N Σ_n mean_t A,   σ² = 1/(N − ddof) Σ_n mean_t (A − μ)²
+        A'_t = (A_t − μ) / sqrt(σ² + eps),   N rows with an action
+
+    Args:
+        advantages: `[N, T]`.
+        mask: `[N, T]` 1 on actions.
+        shift_mean: whether the mean becomes 0; else it is added back after the scaling.
+        use_std: whether to scale at all.
+        ddof: 1 for the unbiased variance of N rows, 0 for that of the population.
+        eps: what keeps the divisor from 0.
+        eps_place: where it stands, as in `batch`.
+
+    Returns:
+        `[N, T]` float32, 0 where the mask is 0.
+
+    Source: Liu et al. 2026, GDPO's batch-wise normalisation, arXiv:2601.05242.
+    """
+    enter("sequence", advantages, mask)
+    actions = mask > 0
+    lengths = count(mask, axis=1)[:, None]
+    votes = safe_divide(actions.astype(jnp.float32), lengths)
+    x = masked(advantages, mask)
+    mean = weighted_mean(x.reshape(-1), votes.reshape(-1), 0)
+    deviation = jnp.where(actions, x - mean, 0.0)
+    rows = (lengths > 0).astype(jnp.float32).sum()
+    variance = (votes * deviation**2).sum() / jnp.maximum(rows - ddof, 1.0)
+    return scaled(
+        Spread(mean, safe_sqrt(variance), deviation, rows),
+        mask,
+        shift_mean=shift_mean,
+        use_std=use_std,
+        eps=eps,
+        eps_place=eps_place,
+    )
+
+
+@register("whitening", "group", needs=("groups",))
+def group(
+    advantages: jax.Array,
+    mask: jax.Array,
+    *,
+    group_ids: jax.Array,
+    shift_mean: bool = True,
+    use_std: bool = True,
+    ddof: int = 1,
+    eps: float = 1e-8,
+    eps_place: EpsPlace = "variance",
+) -> jax.Array:
+    """Mean 0 and deviation 1 over the actions of each prompt's group.
+
+        A'_t = (A_t − μ_group) / sqrt(σ_group² + eps),   over the actions of the group
+
+    Args:
+        advantages: `[N, T]`.
+        mask: `[N, T]` 1 on actions.
+        group_ids: `[N]` int, equal for the completions of one prompt; any numbers, in any order.
+        shift_mean: whether the mean becomes 0; else it is added back after the scaling.
+        use_std: whether to scale at all.
+        ddof: 1 for the unbiased variance, 0 for that of the population.
+        eps: what keeps the divisor from 0.
+        eps_place: where it stands, as in `batch`.
+
+    Returns:
+        `[N, T]` float32, 0 where the mask is 0.
+
+    Source: Fu et al. 2025, AReaL's group level of advantage normalisation, arXiv:2505.24298.
+    """
+    enter("group", advantages, mask)
+    return scaled(
+        group_spread(advantages, mask, dense_ids(group_ids), ddof=ddof),
+        mask,
+        shift_mean=shift_mean,
+        use_std=use_std,
+        eps=eps,
+        eps_place=eps_place,
+    )
+
+
+@register("whitening", "row")
+def row(
+    advantages: jax.Array,
+    mask: jax.Array,
+    *,
+    shift_mean: bool = True,
+    use_std: bool = True,
+    ddof: int = 0,
+    eps: float = 1e-8,
+    eps_place: EpsPlace = "floor",
+) -> jax.Array:
+    """Mean 0 and deviation 1 within each row.
+
+    What all tokens of a row share is lost: for advantages that differ from token to token. The
+    defaults are those of OpenRLHF's masked_normalize.
+
+        A'_t = (A_t − μ_row) / sqrt(max(σ_row², eps)),   over the actions of the row
+
+    Args:
+        advantages: `[N, T]`.
+        mask: `[N, T]` 1 on actions.
+        shift_mean: whether the mean becomes 0; else it is added back after the scaling.
+        use_std: whether to scale at all.
+        ddof: 1 for the unbiased variance, 0 for that of the population.
+        eps: what keeps the divisor from 0.
+        eps_place: where it stands, as in `batch`.
+
+    Returns:
+        `[N, T]` float32, 0 where the mask is 0.
+
+    Source: Hu et al. 2024, OpenRLHF, arXiv:2405.11143.
+    """
+    enter("row", advantages, mask)
+    return scaled(
+        spread(advantages, mask, 1, ddof=ddof),
         mask,
         shift_mean=shift_mean,
         use_std=use_std,

@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 
 from ...registry import register
-from ..checks import required, same_shape
-from ..masking import masked
+from ..checks import above, required, same_shape
+from ..masking import count, masked
 from .scan import Holes, discounted_sum, enter, last_action, next_action
 
 CRITIC = "give a critic's values [N, T]"
@@ -174,3 +174,53 @@ def bootstrap_truncated(
     rewards, _ = enter("bootstrap_truncated", token_rewards, mask)
     bonus = gamma * masked(next_values, truncated)
     return rewards + jnp.where(last_action(mask), bonus[:, None], 0.0)
+
+
+@register("advantage", "vapo_gae", paper="arXiv:2504.05118", needs=("critic",))
+def vapo_gae(
+    token_rewards: jax.Array,
+    values: jax.Array | None,
+    mask: jax.Array,
+    *,
+    gamma: float = 1.0,
+    alpha: float | None = 0.05,
+    lam: float = 0.95,
+    lam_critic: float = 1.0,
+) -> tuple[jax.Array, jax.Array]:
+    """GAE with one λ for the policy, adapted to the length of the row, and another for the critic.
+
+    For rows so short that 1 − 1/(α·len) is below 0 it is taken as 0 (the paper's rows are long).
+
+        A with λ = max(1 − 1/(α · len), 0),   return = V + A with λ = lam_critic
+
+    Args:
+        token_rewards: `[N, T]` a reward a token.
+        values: `[N, T]` the critic's value of the state before each token, in reward units.
+        mask: `[N, T]` 1 on actions; len counts them.
+        gamma: discount an action.
+        alpha: how fast λ approaches 1 with the length; None takes `lam` for all rows, which is
+            the decoupled GAE of VC-PPO.
+        lam: the policy's λ where `alpha` is None.
+        lam_critic: the critic's λ; 1 is Monte Carlo.
+
+    Returns:
+        `(advantages [N, T], returns [N, T])`, float32, 0 where the mask is 0.
+
+    Raises:
+        ZootomyError: without values, for shapes that differ, or `alpha` that is not positive.
+
+    Source: Yue et al. 2025, VAPO, arXiv:2504.05118, section 4.1; Yuan et al. 2025, VC-PPO,
+    arXiv:2503.01491.
+    """
+    above("vapo_gae", "alpha", alpha)
+    policy_lam: float | jax.Array = lam
+    if alpha is not None:
+        lengths = count(mask, axis=1)[:, None]
+        policy_lam = jnp.maximum(1.0 - 1.0 / (alpha * jnp.maximum(lengths, 1.0)), 0.0)
+    advantages, _ = advantages_of(
+        token_rewards, values, mask, block="vapo_gae", gamma=gamma, decay=gamma * policy_lam
+    )
+    critic, values = advantages_of(
+        token_rewards, values, mask, block="vapo_gae", gamma=gamma, decay=gamma * lam_critic
+    )
+    return advantages, critic + values

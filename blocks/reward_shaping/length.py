@@ -17,7 +17,7 @@ def overlong_penalty(
     rewards: jax.Array,
     info: RewardInfo,
     *,
-    max_length: int | None = None,
+    length: int | None = None,
     buffer: int | None = None,
     factor: float = 1.0,
     cap: bool = True,
@@ -28,41 +28,40 @@ def overlong_penalty(
     first action to the last. Tunix counts characters. The penalty ends at `factor`, as in the
     paper, OpenRLHF and TRL; verl, AReaL and Tunix let it grow beyond (`cap=False`).
 
-        A_i = R_i − factor · clip((len_i − (max_length − buffer)) / buffer, 0, 1)
+        A_i = R_i − factor · clip((len_i − (length − buffer)) / buffer, 0, 1)
 
     Args:
         rewards: `[P, G]` one reward a completion.
         info: `valid` and `lengths` (tokens) are used.
-        max_length: the length, in tokens, at which the penalty is `factor`; None stands for the
+        length: the length, in tokens, at which the penalty is `factor`; None stands for the
             generation limit, which the learner fills in.
-        buffer: how many tokens before it the penalty begins; a fifth of `max_length` by default,
+        buffer: how many tokens before it the penalty begins; a fifth of `length` by default,
             the paper's proportion (4096 of 20480).
-        factor: the penalty at `max_length`, in reward units.
+        factor: the penalty at `length`, in reward units.
         cap: whether the penalty stops growing at `factor`.
 
     Returns:
         `[P, G]` float32, in reward units; 0 on invalid completions.
 
     Raises:
-        ZootomyError: if `max_length` is None, or `buffer` not in 1..`max_length`.
+        ZootomyError: if `length` is None, or `buffer` not in 1..`length`.
 
     Source: Yu et al. 2025, DAPO, arXiv:2503.14476, equation 13.
     """
-    if max_length is None:
+    if length is None:
         raise ZootomyError(
-            "overlong_penalty needs max_length (tokens); a learner fills in its generation limit."
+            "overlong_penalty needs length (tokens); a learner fills in its generation limit."
         )
-    buffer = max(max_length // 5, 1) if buffer is None else buffer
-    if not 1 <= buffer <= max_length:
+    buffer = max(length // 5, 1) if buffer is None else buffer
+    if not 1 <= buffer <= length:
         raise ZootomyError(
-            f"overlong_penalty: buffer must be between 1 and max_length = {max_length}, "
-            f"got {buffer}."
+            f"overlong_penalty: buffer must be between 1 and length = {length}, got {buffer}."
         )
     rewards, valid = enter("overlong_penalty", rewards, info)
     lengths = required(
         "overlong_penalty", "info.lengths", info.lengths, "give actions a completion"
     )
-    excess = (masked(lengths, valid) - (max_length - buffer)) / buffer
+    excess = (masked(lengths, valid) - (length - buffer)) / buffer
     return masked(rewards - factor * jnp.clip(excess, 0.0, 1.0 if cap else None), valid)
 
 

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from ...registry import register
-from ..checks import in_order
+from ..checks import above, in_order
 from ..masking import masked
 from ..types import RewardInfo
 from .entry import enter
@@ -58,3 +58,26 @@ def clip(
     in_order("clip", ("low", "high"), low, high)
     rewards, valid = enter("clip", rewards, info)
     return masked(jnp.clip(rewards, low, high), valid)
+
+
+@register("reward_shaping", "scale", aliases=("temperature",))
+def scale(rewards: jax.Array, info: RewardInfo, *, temperature: float = 1.0) -> jax.Array:
+    """The reward over a temperature, as reward models are calibrated after their training.
+
+        A_i = R_i / temperature
+
+    Args:
+        rewards: `[P, G]` one reward a completion.
+        info: `valid` is used.
+        temperature: the divisor; above 1 rewards count for less beside a KL.
+
+    Returns:
+        `[P, G]` float32; 0 on invalid completions.
+
+    Raises:
+        ZootomyError: if `temperature` is not positive.
+
+    Source: Guo et al. 2017, On calibration of modern neural networks, arXiv:1706.04599.
+    """
+    above("scale", "temperature", temperature)
+    return enter("scale", rewards, info)[0] / temperature

@@ -146,10 +146,10 @@ def test_overlong_penalty_in_tokens():
     rewards = [[1, 1, 1, 1, NAN]]
     valid = [[1, 1, 1, 1, 0]]
     lengths = [[12, 16, 20, 26, 26]]
-    got = shape("overlong_penalty", rewards, valid, lengths, max_length=20, buffer=8)
+    got = shape("overlong_penalty", rewards, valid, lengths, length=20, buffer=8)
     np.testing.assert_allclose(got, [[1, 0.5, 0, 0, 0]])
     got = shape(
-        "overlong_penalty", rewards, valid, lengths, max_length=20, buffer=8, factor=2.0, cap=False
+        "overlong_penalty", rewards, valid, lengths, length=20, buffer=8, factor=2.0, cap=False
     )
     np.testing.assert_allclose(got, [[1, 0, -1, -2.5, 0]])
 
@@ -157,13 +157,13 @@ def test_overlong_penalty_in_tokens():
 def test_overlong_penalty_counts_actions_and_no_tool_tokens():
     # 4 actions, 3 tokens of a tool, 5 actions: 9 tokens. The span of 12 would cost (12−8)/4 = 1.
     mask = jnp.array([[0, 0, 0, 1, 1, 1, 1, 0, 0, 0, 1, 1, 1, 1, 1]])
-    got = shape("overlong_penalty", [[0]], None, mask.sum(1)[None], max_length=12, buffer=4)
+    got = shape("overlong_penalty", [[0]], None, mask.sum(1)[None], length=12, buffer=4)
     np.testing.assert_allclose(got, [[-0.25]])
 
 
 def test_overlong_penalty_has_a_buffer_of_a_fifth():
     # DAPO's 4096 of 20480: 18432 tokens are half way through the buffer.
-    got = shape("overlong_penalty", [[0]], None, [[18432]], max_length=20480)
+    got = shape("overlong_penalty", [[0]], None, [[18432]], length=20480)
     np.testing.assert_allclose(got, [[-0.5]])
 
 
@@ -180,15 +180,15 @@ def test_stop_properly():
     [
         (
             lambda: shape("overlong_penalty", [[1.0]], None, [[3]]),
-            "overlong_penalty needs max_length (tokens); a learner fills in its generation limit.",
+            "overlong_penalty needs length (tokens); a learner fills in its generation limit.",
         ),
         (
-            lambda: shape("overlong_penalty", [[1.0]], max_length=8),
+            lambda: shape("overlong_penalty", [[1.0]], length=8),
             "overlong_penalty needs info.lengths, which is missing; give actions a completion.",
         ),
         (
-            lambda: shape("overlong_penalty", [[1.0]], None, [[3]], max_length=8, buffer=9),
-            "overlong_penalty: buffer must be between 1 and max_length = 8, got 9.",
+            lambda: shape("overlong_penalty", [[1.0]], None, [[3]], length=8, buffer=9),
+            "overlong_penalty: buffer must be between 1 and length = 8, got 9.",
         ),
         (
             lambda: shape("group_norm", [1.0, 2.0]),
