@@ -148,12 +148,21 @@ def _invert(weight: jax.Array, uniform: jax.Array) -> jax.Array:
 
 def _order_bound(distance: jax.Array, top_k: jax.Array, top_p: jax.Array) -> jax.Array:
     """Largest distance kept by top-k, then by top-p on what it left; `[S]`."""
-    infinite = jnp.full(len(distance), jnp.inf)
-    ones = jnp.ones_like(distance)
-    k_bound = jnp.where(top_k > 0, _bisect(distance, ones, top_k * jnp.ones(len(ones))), infinite)
-    weight = jnp.where(distance <= k_bound[:, None], jnp.exp(-distance), 0.0)
-    p_bound = jnp.where(top_p < 1, _bisect(distance, weight, top_p * weight.sum(-1)), infinite)
-    return jnp.minimum(k_bound, p_bound)
+    rows = len(distance)
+
+    def everything() -> jax.Array:
+        return jnp.full(rows, jnp.inf)
+
+    def by_rank() -> jax.Array:
+        goal = jnp.broadcast_to(top_k.astype(jnp.float32), (rows,))
+        return _bisect(distance, jnp.ones_like(distance), goal)
+
+    def by_mass() -> jax.Array:
+        weight = jnp.where(distance <= k_bound[:, None], jnp.exp(-distance), 0.0)
+        return _bisect(distance, weight, top_p * weight.sum(axis=-1))
+
+    k_bound = jax.lax.cond(top_k > 0, by_rank, everything)
+    return jnp.minimum(k_bound, jax.lax.cond(top_p < 1, by_mass, everything))
 
 
 def _bisect(distance: jax.Array, weight: jax.Array, goal: jax.Array) -> jax.Array:

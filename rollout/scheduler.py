@@ -11,6 +11,8 @@ import numpy as np
 from .types import Completion
 
 FREE_SHARE = 8  # the decode loop returns for new work when an eighth of the slots is free
+SHRINK = 4  # the last completions move to a quarter of the slots ...
+WORTH_SHRINKING = 64  # ... if this many tokens may still come: it takes a program of its own
 
 
 @dataclass(frozen=True)
@@ -29,18 +31,22 @@ class Schedule:
         prompts: token ids, one sequence a request.
         n: completions of each.
         slots: how many grow at the same time.
+        limit: tokens a completion.
     """
 
-    def __init__(self, prompts: Sequence[Sequence[int]], n: Sequence[int], *, slots: int):
+    def __init__(
+        self, prompts: Sequence[Sequence[int]], n: Sequence[int], *, slots: int, limit: int
+    ):
         self.prompts = prompts
         self.slots = slots
         self.longest_prompt = max(len(prompt) for prompt in prompts)
         self._n = n
+        self._limit = limit
         self._found: list[dict[int, Completion]] = [{} for _ in prompts]
         self._unread = deque(range(len(prompts)))
         self._read: deque[Row] = deque()
         self._in_slot: dict[int, Row] = {}
-        self._position = np.zeros(slots, np.int32)
+        self._position = self._count = np.zeros(slots, np.int32)
 
     @property
     def waiting(self) -> bool:
@@ -69,8 +75,25 @@ class Schedule:
 
     @property
     def free_enough(self) -> int:
-        """Number of free slots at which decoding should pause; out of reach if nothing waits."""
-        return max(1, self.slots // FREE_SHARE) if self.waiting else self.slots + 1
+        """Number of free slots at which decoding should pause; out of reach if nothing is to do."""
+        if self.waiting:
+            return max(1, self.slots // FREE_SHARE)
+        return self.slots - self._fewer if self._worth_shrinking else self.slots + 1
+
+    @property
+    def shrinkable(self) -> bool:
+        """Whether the completions that still grow should move to fewer slots."""
+        return self._worth_shrinking and len(self._in_slot) <= self._fewer
+
+    @property
+    def _fewer(self) -> int:
+        return self.slots // SHRINK
+
+    @property
+    def _worth_shrinking(self) -> bool:
+        if self.waiting or not self._in_slot or self._fewer < 2:
+            return False
+        return self._limit - min(self._count[slot] for slot in self._in_slot) >= WORTH_SHRINKING
 
     @property
     def furthest(self) -> int:
@@ -96,9 +119,25 @@ class Schedule:
         self._in_slot.update(assigned)
         return assigned
 
-    def update(self, active: np.ndarray, position: np.ndarray) -> list[tuple[int, Row]]:
+    def shrink(self) -> np.ndarray:
+        """Go on with a quarter of the slots.
+
+        Returns:
+            `[slots]` int32, which of the old slots become the new ones, the growing ones first.
+        """
+        busy = list(self._in_slot)
+        idle = [slot for slot in range(self.slots) if slot not in self._in_slot]
+        kept = np.asarray((busy + idle)[: self._fewer], np.int32)
+        self._in_slot = dict(enumerate(self._in_slot.values()))
+        self._position, self._count = self._position[kept], self._count[kept]
+        self.slots = len(kept)
+        return kept
+
+    def update(
+        self, active: np.ndarray, position: np.ndarray, count: np.ndarray
+    ) -> list[tuple[int, Row]]:
         """Note how far the slots are; return those whose completion has ended."""
-        self._position = position
+        self._position, self._count = position, count
         return [(slot, row) for slot, row in self._in_slot.items() if not active[slot]]
 
     def finish(self, slot: int, completion: Completion) -> None:

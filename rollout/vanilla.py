@@ -17,7 +17,7 @@ from .sampling import sampling_arrays
 from .scheduler import Row, Schedule
 from .types import Completion, Request, SamplingParams, Weights, whole_number
 from .vanilla_decode import CallArrays, DecodeState, Fill, Programs, PromptBatch
-from .weights import named_params, replace_params
+from .weights import named_params, placed, replace_params
 
 SMALLEST_WIDTH = 16  # prompt tokens
 SMALLEST_READ = 64  # cache slots that attention reads
@@ -59,7 +59,7 @@ class VanillaEngine:
         self._programs = Programs(
             model, cache_dtype=dtype, capacity=total, max_new_tokens=config.max_new_tokens
         )
-        self._params: nnx.State | None = nnx.state(model, nnx.Param)
+        self._params: nnx.State | None = placed(nnx.state(model, nnx.Param))
         self._version = version
         self._calls = 0
 
@@ -70,7 +70,7 @@ class VanillaEngine:
 
     @property
     def compilations(self) -> dict[str, int]:
-        """Programs compiled so far: how many for reading, filling and decoding."""
+        """Programs compiled so far: how many to read, fill, decode and keep fewer slots."""
         return dict(self._programs.compiled)
 
     def generate(
@@ -95,6 +95,7 @@ class VanillaEngine:
             prompts,
             [request.n for request in requests],
             slots=fit(sum(request.n for request in requests), self._slots),
+            limit=sampling.max_new_tokens,
         )
         state = self._programs.empty_state(schedule.slots)
         batch: PromptBatch | None = None
@@ -115,14 +116,16 @@ class VanillaEngine:
                     truncated=sampling.truncated,
                 )
                 self._harvest(state, schedule)
+            if schedule.shrinkable:
+                state = self._programs.keep(state, schedule.shrink())
         return schedule.completions
 
     def update_weights(self, weights: Weights, version: int) -> None:
         """Sample from these weights from now on; see `RolloutEngine`.
 
-        Nothing is compiled again, and no keys or values outlive a call. Arrays are shared with
-        the caller where the dtype is the same, so a trainer that donates its parameters to its
-        next step sends the new ones before the next call.
+        Nothing is compiled again, and no keys or values outlive a call. Arrays of the engine's
+        dtype and sharding are shared with the caller, so a trainer that donates its parameters to
+        its next step sends the new ones before the next call.
         """
         if self._params is None:
             raise ZootomyError("the engine is closed; make a new one")
@@ -215,7 +218,7 @@ class VanillaEngine:
         active, stopped, count, position = jax.device_get(
             (state.active, state.stopped, state.count, state.position)
         )
-        done = schedule.update(active, position)
+        done = schedule.update(active, position, count)
         if not done:
             return
         tokens, logps = jax.device_get((state.tokens, state.logps))

@@ -105,6 +105,7 @@ class Programs:
         """Programs compiled so far, by name."""
         self.read = jax.jit(self._read)
         self.fill = jax.jit(self._fill, static_argnames="truncated", donate_argnames="state")
+        self.keep = jax.jit(self._keep)
         self.decode = jax.jit(
             self._decode, static_argnames=("attend_to", "truncated"), donate_argnames="state"
         )
@@ -143,7 +144,7 @@ class Programs:
         prompts, width = tokens.shape
         positions = jnp.broadcast_to(jnp.arange(width, dtype=jnp.int32), tokens.shape)
         cache = init_cache(self._config, prompts, width, self._cache_dtype)
-        hidden, cache = model(tokens, positions, None, cache)
+        hidden, cache = model(tokens, positions, cache=cache)
         last = hidden[jnp.arange(prompts), lengths - 1]
         return PromptBatch(cache=cache, logits=model.logits(last))
 
@@ -174,6 +175,11 @@ class Programs:
             keys=jnp.where(new, row_keys(call.seed, jnp.asarray(fill.owner)), state.keys),
         )
         return _append(state, prompts.logits[rows], new, call, truncated=truncated)
+
+    def _keep(self, state: DecodeState, slots: jax.Array) -> DecodeState:
+        """The state of fewer slots: `slots` `[S']` int32 of them."""
+        self.compiled["keep"] += 1
+        return jax.tree.map(lambda x: x[slots], state)
 
     def _decode(
         self,
@@ -207,8 +213,7 @@ class Programs:
             hidden, cache = model(
                 state.token[:, None],
                 state.position[:, None],
-                None,
-                state.cache,
+                cache=state.cache,
                 attend_to=attend_to,
             )
             state = state._replace(cache=cache)

@@ -40,9 +40,10 @@ def named_params(weights: Weights) -> dict[str, jax.Array]:
 
 
 def replace_params(old: nnx.State, weights: Weights) -> nnx.State:
-    """The structure of `old` with the arrays of `weights`, in the dtypes of `old`.
+    """The structure of `old` with the arrays of `weights`, in the dtypes and places of `old`.
 
-    Arrays of the same dtype are shared with the caller, not copied.
+    Dtype and sharding stay those of the engine, so that no program is compiled again. An array
+    that has both is shared with the caller, not copied.
 
     Args:
         old: the engine's parameters.
@@ -59,10 +60,16 @@ def replace_params(old: nnx.State, weights: Weights) -> nnx.State:
 
     def take(path: tuple[Any, ...], leaf: nnx.Variable) -> nnx.Variable:
         name = ".".join(str(part) for part in path)
-        return leaf.replace(jnp.asarray(given[name], expected[name].dtype))
+        mine = expected[name]
+        return leaf.replace(jax.device_put(jnp.asarray(given[name], mine.dtype), mine.sharding))
 
     flat = nnx.to_flat_state(old)
     return nnx.from_flat_state([(path, take(path, leaf)) for path, leaf in flat])
+
+
+def placed(params: nnx.State) -> nnx.State:
+    """The same arrays, bound to the devices they are on: later weights are bound as well."""
+    return jax.tree.map(lambda x: jax.device_put(x, x.sharding), params)
 
 
 def _check(path: str, given: Mapping[str, Any], expected: Mapping[str, jax.Array]) -> None:

@@ -1,6 +1,7 @@
 """The vanilla engine against the trainer's forward pass, and against itself in other batches."""
 
 import dataclasses
+import logging
 
 import jax
 import jax.numpy as jnp
@@ -215,9 +216,24 @@ def test_attention_reads_further_as_rows_grow(trainer, model, monkeypatch):
     assert growing.compilations["decode"] == 2
 
 
-def test_no_setting_of_a_call_compiles_again(engine):
+def test_the_last_rows_move_to_fewer_slots_and_stay_exact(trainer, model, monkeypatch):
+    monkeypatch.setattr("zootomy.rollout.scheduler.WORTH_SHRINKING", 2)
+    shrinking = VanillaEngine(CONFIG, model)
+    often = dataclasses.replace(PLAIN, stop_ids=tuple(range(6)))
+    found = shrinking.generate(REQUESTS, often, seed=11)
+    assert shrinking.compilations == {"read": 1, "fill": 1, "decode": 2, "keep": 1}
+    lengths = sorted(len(c.tokens) for group in found for c in group)
+    assert lengths[-3] < lengths[-1]  # 8 slots were left for 2
+    for request, group in zip(REQUESTS, found, strict=True):
+        for completion in group:
+            assert (completion.tokens[-1] in often.stop_ids) == (completion.stop_reason == "stop")
+            want = trainer(request.prompt, completion.tokens)
+            np.testing.assert_allclose(completion.logp, want, atol=1e-4)
+
+
+def test_no_setting_of_a_call_compiles_again(engine, caplog):
     engine.generate(REQUESTS, PLAIN)
-    engine.generate(REQUESTS, dataclasses.replace(PLAIN, top_k=3))
+    engine.generate(REQUESTS, dataclasses.replace(PLAIN, top_k=3), seed=1)
     before = engine.compilations
     for settings in (
         {"temperature": 0.3},
@@ -228,8 +244,10 @@ def test_no_setting_of_a_call_compiles_again(engine):
         {"top_p": 0.5},
         {"top_k": 4, "top_p": 0.9},
     ):
-        engine.generate(REQUESTS, dataclasses.replace(PLAIN, **settings), seed=9)
+        with jax.log_compiles(), caplog.at_level(logging.WARNING):
+            engine.generate(REQUESTS, dataclasses.replace(PLAIN, **settings), seed=9)
     assert engine.compilations == before
+    assert [r.message for r in caplog.records if "Finished XLA" in r.message] == []
 
 
 def test_random_lengths_and_counts_compile_a_handful(model):

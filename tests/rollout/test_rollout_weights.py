@@ -1,12 +1,14 @@
 """New weights: nothing old remains, nothing compiles, a wrong tree is named."""
 
 import dataclasses
+import logging
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from zootomy import ZootomyError
 from zootomy.models import PRESETS, make_model
 from zootomy.rollout import Request, RolloutConfig, VanillaEngine
@@ -75,9 +77,28 @@ def test_a_model_its_state_and_named_arrays_are_the_same_weights(engine):
 def test_weights_are_shared_and_other_dtypes_are_cast(engine):
     named = named_params(model_of(1))
     engine.update_weights(named, 1)
-    assert named_params(engine._params)[FIRST] is named[FIRST]
+    mine = named_params(engine._params)[FIRST]
+    assert mine.unsafe_buffer_pointer() == named[FIRST].unsafe_buffer_pointer()
     engine.update_weights({k: v.astype(jnp.bfloat16) for k, v in named.items()}, 2)
     assert named_params(engine._params)[FIRST].dtype == jnp.float32
+
+
+def test_weights_on_other_devices_come_to_the_engines_and_compile_nothing(engine, caplog):
+    mesh = jax.make_mesh((8,), ("data",), axis_types=(AxisType.Auto,))
+    rows = NamedSharding(mesh, PartitionSpec("data"))
+    engine.update_weights(model_of(1), 1)
+    want = outputs(engine)[1]
+    spread = {
+        path: jax.device_put(
+            x, rows if x.shape[0] % 8 == 0 else NamedSharding(mesh, PartitionSpec())
+        )
+        for path, x in named_params(model_of(1)).items()
+    }
+    with jax.log_compiles(), caplog.at_level(logging.WARNING):
+        engine.update_weights(spread, 2)
+        found = outputs(engine)[1]
+    np.testing.assert_array_equal(found, want)
+    assert [r.message for r in caplog.records if "Finished XLA" in r.message] == []
 
 
 def update_error(engine, weights, version=1):
