@@ -13,7 +13,7 @@ from ..types import TokenLoss
 from .inputs import approx_kl, clean
 
 
-@register("policy_loss", "reinforce", paper="doi:10.1007/BF00992696")
+@register("policy_loss", "reinforce", aliases=("gpg",), paper="doi:10.1007/BF00992696")
 def reinforce(
     log_ratio: jax.Array,
     advantages: jax.Array,
@@ -48,7 +48,7 @@ def reinforce(
     Raises:
         ZootomyError: if the shapes differ or `clamp` is not positive.
 
-    Source: REINFORCE, Williams 1992, doi:10.1007/BF00992696.
+    Source: REINFORCE, Williams 1992, doi:10.1007/BF00992696; the loss of GPG, arXiv:2504.02546.
     """
     above("reinforce", "clamp", clamp)
     given = clean("reinforce", log_ratio, advantages, logp, old_logp, mask)

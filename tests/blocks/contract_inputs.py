@@ -16,6 +16,13 @@ from zootomy.registry import ZootomyError, describe, names, slot, slots
 REQUIRED: dict[tuple[str, str], dict] = {
     ("reward_shaping", "overlong_penalty"): {"max_length": 6, "buffer": 3},
 }
+# Settings under which a hyperparameter matters, where a search would take long to find them.
+HINTS: dict[tuple[str, str, str], dict] = {
+    ("policy_loss", "clip_cov", "cov_high"): {"cov_low": 0.02, "fraction": 0.9},
+    ("policy_loss", "clip_cov", "cov_low"): {"cov_low": 0.02, "fraction": 0.9},
+    ("policy_loss", "clip_cov", "fraction"): {"cov_low": 0.02},
+    ("policy_loss", "dppo", "ratio_cap"): {"form": "logp", "delta_low": 1.0, "delta_high": 1.0},
+}
 # Blocks whose log-probabilities are those of the whole vocabulary, `[N, T, V]`.
 OVER_VOCABULARY = {("kl_estimator", "full")}
 DIFFERENTIABLE = ("log_ratio", "logp", "entropy", "values", "chosen_logp", "rejected_logp",
@@ -208,7 +215,8 @@ def other_values(annotation, default) -> list:
 
 def companions(key: tuple[str, str], name: str) -> list[dict]:
     """Settings of the other hyperparameters under which one might come to matter."""
-    found: list[dict] = [{}]
+    hint = HINTS.get((*key, name))
+    found: list[dict] = [{}] if hint is None else [hint, {}]
     for other, entry in describe(*key).hyperparameters.items():
         if other != name:
             values = other_values(entry.annotation, entry.default)
