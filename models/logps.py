@@ -64,13 +64,19 @@ def _join(x: jax.Array, length: int) -> jax.Array:
 
 
 def _chunk_forward(hidden, kernel, targets, temperature, options: _Options):
+    """Statistics of one chunk, and what the backward pass needs: each row's peak and log total.
+
+    The peak is taken off the logits before anything is summed, so that no digits are lost to it.
+    """
     z = head_logits(hidden, kernel) / temperature
-    log_total = jax.nn.logsumexp(z, axis=-1)
+    peak = jnp.max(z, axis=-1)
+    z = z - peak[:, None]
+    log_total = jnp.log(jnp.sum(jnp.exp(z), axis=-1))
     logp = jnp.take_along_axis(z, targets[:, None], axis=-1)[:, 0] - log_total
     p = jnp.exp(z - log_total[:, None])
     entropy = log_total - jnp.sum(p * z, axis=-1) if options.entropy else None
     squares = jnp.sum(jnp.square(p), axis=-1) if options.squares else None
-    return TokenStats(logp, entropy, squares), log_total
+    return TokenStats(logp, entropy, squares), (peak, log_total)
 
 
 def _forward(hidden, kernel, targets, temperature, options: _Options):
@@ -88,12 +94,12 @@ def _token_stats(hidden, kernel, targets, temperature, options: _Options) -> Tok
 
 
 def _token_stats_fwd(hidden, kernel, targets, temperature, options):
-    stats, log_total = _forward(hidden, kernel, targets, temperature, options)
-    return stats, (hidden, kernel, targets, temperature, stats, log_total)
+    stats, totals = _forward(hidden, kernel, targets, temperature, options)
+    return stats, (hidden, kernel, targets, temperature, stats, totals)
 
 
 def _chunk_dz(z, targets, stats: TokenStats, log_total, cotangents: TokenStats):
-    """Derivative with respect to the tempered logits z of one chunk.
+    """Derivative with respect to the tempered logits of one chunk; z is taken from its peak.
 
     d logp / dz_j    = [j = target] - p_j
     d entropy / dz_j = -p_j (z_j - sum_i p_i z_i),  sum_i p_i z_i = log_total - entropy
@@ -112,21 +118,21 @@ def _chunk_dz(z, targets, stats: TokenStats, log_total, cotangents: TokenStats):
 
 
 def _token_stats_bwd(options, residuals, cotangents):
-    hidden, kernel, targets, temperature, stats, log_total = residuals
+    hidden, kernel, targets, temperature, stats, totals = residuals
     kernel_cast = kernel.astype(hidden.dtype)
 
     def step(carry, inputs):
         d_kernel, d_temperature = carry
-        h, t, s, total, g = inputs
+        h, t, s, (peak, log_total), g = inputs
         z = head_logits(h, kernel_cast) / temperature
-        dz = _chunk_dz(z, t, s, total, g)
+        dz = _chunk_dz(z - peak[:, None], t, s, log_total, g)
         d_temperature = d_temperature - jnp.sum(dz * z) / temperature
         d_logits = (dz / temperature).astype(h.dtype)
         d_hidden = einsum_float32("cv,dv->cd", d_logits, kernel_cast)
         d_kernel = d_kernel + einsum_float32("cd,cv->dv", h, d_logits)
         return (d_kernel, d_temperature), d_hidden.astype(h.dtype)
 
-    inputs = (hidden, targets, stats, log_total, cotangents)
+    inputs = (hidden, targets, stats, totals, cotangents)
     split = jax.tree.map(lambda x: _split(x, options.chunk), inputs)
     start = (jnp.zeros(kernel.shape, jnp.float32), jnp.zeros((), jnp.float32))
     (d_kernel, d_temperature), d_hidden = jax.lax.scan(step, start, split)
