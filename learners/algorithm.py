@@ -28,8 +28,6 @@ SINGLE_SLOTS = (
 
 # What must be there for a block that asks for one of these inputs.
 _INPUT_NEEDS = {"ref_logp": "reference", "rollout_logp": "rollout_logp", "entropy": "entropy"}
-# Hyperparameters that stand for the generation limit while they are None.
-_LENGTHS = ("length", "max_length")
 
 Block = BlockSpec | str | Mapping[str, Any]
 
@@ -161,7 +159,7 @@ class Algorithm:
         check_run(self, group_size=group_size, rollout_logp=rollout_logp)
 
     def resolve_length(self, max_new_tokens: int) -> Algorithm:
-        """Fill in the generation limit wherever a block's `length` or `max_length` is None."""
+        """Fill in the generation limit wherever a block's `length` was left None."""
         changed: dict[str, Any] = {}
         for name in (*SINGLE_SLOTS, *SEQUENCE_SLOTS):
             value = self.value(name)
@@ -235,9 +233,9 @@ def _sequence(slot_name: str, given: Any) -> tuple[BlockSpec, ...]:
 
 
 def _with_length(spec: BlockSpec, length: int) -> BlockSpec:
-    values = spec.hyperparameters
-    missing = [name for name in _LENGTHS if name in values and values[name] is None]
-    return spec.replace(**dict.fromkeys(missing, length))
+    if "length" in spec.hyperparameters and spec.hyperparameters["length"] is None:
+        return spec.replace(length=length)
+    return spec
 
 
 def _plain(spec: BlockSpec) -> dict[str, Any]:

@@ -141,7 +141,8 @@ def _difference(name: str, left: Any, right: Any) -> list[str]:
     for value in (left, right):
         for spec in [value] if isinstance(value, BlockSpec) else value or ():
             if isinstance(spec, BlockSpec):
-                lines.append(f"    {spec.name}: {describe(name, spec.name).summary}")
+                line = f"    {spec.name}: {describe(name, spec.name).summary}"
+                lines += [line] if line not in lines else []
     return lines
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..registry import block, names, unknown_name
+from ..registry import block, describe, unknown_name
 from .algorithm import Algorithm
 
 ZOO: Mapping[str, Mapping[str, Any]] = {
@@ -162,13 +162,13 @@ def algorithm(name: str, /, **overrides: Any) -> Algorithm:
         UnknownNameError: for a name that does not exist.
         ZootomyError: for a change that cannot work.
     """
-    base, _, correction = name.partition("+") if name not in ALIASES else (name, "", "")
+    base, plus, correction = (name, "", "") if name in ALIASES else name.rpartition("+")
+    base = base if plus or name in ALIASES else name
     base = ALIASES.get(base, base)
     if base not in ZOO:
         raise unknown_name("algorithm", name, (*ZOO, *ALIASES))
-    entry = Algorithm(name=name if correction else base, **ZOO[base])
-    if correction:
-        if correction not in names("correction"):
-            raise unknown_name("correction block", correction, names("correction"))
-        entry = entry.override({"correction": correction})
+    entry = Algorithm(name=base, **ZOO[base])
+    if plus:
+        correction = describe("correction", correction).name
+        entry = entry.override({"name": f"{base}+{correction}", "correction": correction})
     return entry.override(overrides) if overrides else entry
