@@ -115,7 +115,7 @@ def _sizes(jaxpr):
     """Elements of every intermediate, inner jaxprs included."""
     for equation in jaxpr.eqns:
         for variable in equation.outvars:
-            yield getattr(variable.aval, "size", 0)
+            yield variable.aval.size
         for parameter in equation.params.values():
             for inner in parameter if isinstance(parameter, list | tuple) else [parameter]:
                 inner = inner.jaxpr if isinstance(inner, jax.extend.core.ClosedJaxpr) else inner
