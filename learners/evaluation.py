@@ -58,6 +58,7 @@ class Evaluation:
         examples: the prompts.
         completions: one list of `samples` a prompt.
         rewards: `[P * samples]`.
+        valid: `[P * samples]` bool, false where there is no reward.
         solved: `[P * samples]` 1 right, 0 wrong, NaN not judged; None without a judge.
     """
 
@@ -65,6 +66,7 @@ class Evaluation:
     examples: Sequence[Example]
     completions: list[list[Completion]]
     rewards: np.ndarray
+    valid: np.ndarray
     solved: np.ndarray | None
 
 
@@ -122,4 +124,4 @@ def evaluate(
     solved = accuracy(task, scores)
     if solved is not None and np.isfinite(solved).any():
         metrics["eval/accuracy"] = float(np.nanmean(solved))
-    return Evaluation(metrics, examples, completions, scores.rewards, solved)
+    return Evaluation(metrics, examples, completions, scores.rewards, scores.valid, solved)

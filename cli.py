@@ -1,0 +1,362 @@
+"""The command line: list, show, diff, find, train, eval."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+import yaml
+from rich.console import Console
+
+from .learners import Algorithm, EvaluationConfig, algorithms
+from .learners import algorithm as named_algorithm
+from .learners.run_config import RunConfig, read_yaml, to_plain
+from .registry import (
+    BlockInfo,
+    ZootomyError,
+    describe,
+    load_plugin,
+    names,
+    slot,
+    slots,
+    type_text,
+    unknown_name,
+)
+
+USER_ERROR = 2
+INTERRUPTED = 130
+
+# Mappings whose keys depend on other settings, given as `--task.options.terms 3`.
+OPEN_MAPPINGS = ("task.options", "optimizer.options", "critic_optimizer.options")
+
+app = tyro.extras.SubcommandApp()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command.
+
+    Args:
+        arguments: the words after `zootomy`; None takes them from the process.
+
+    Returns:
+        The exit code: 0, or 2 for an error of the user's.
+    """
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        given = _load_plugins(given)
+        if given[:1] == ["train"]:
+            _train(given[1:])
+        else:
+            app.cli(prog="zootomy", args=given)
+    except ZootomyError as error:
+        print(f"error: {error}", file=sys.stderr)  # noqa: T201
+        return USER_ERROR
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)  # noqa: T201
+        return INTERRUPTED
+    return 0
+
+
+@app.command(name="list")
+def list_names(
+    what: Annotated[str | None, tyro.conf.Positional] = None, /, *, json: bool = False
+) -> None:
+    """List the blocks of a slot, of every slot, or the algorithms.
+
+    Args:
+        what: a slot, or `algorithms`; everything if left out.
+        json: print JSON.
+    """
+    known = ["algorithms", *(place.name for place in slots())]
+    if what is not None and what not in known:
+        raise unknown_name("slot", what, known)
+    table = {name: _entries(name) for name in known if what in (None, name)}
+    if json:
+        _print_json(table)
+        return
+    for name, entries in table.items():
+        question = f"  {slot(name).question}" if name != "algorithms" else ""
+        _print(f"{name}{question}")
+        width = max((len(entry) for entry in entries), default=0)
+        for entry, summary in entries.items():
+            _print(f"  {entry:{width}}  {summary}".rstrip())
+        _print("")
+
+
+@app.command
+def show(name: Annotated[str, tyro.conf.Positional], /, *, json: bool = False) -> None:
+    """Show an algorithm, or a block as SLOT.BLOCK: formula, paper, every value, what it needs.
+
+    Args:
+        name: an algorithm (`grpo`, `grpo+tis`), a config file, or a block (`policy_loss.ppo_clip`).
+        json: print JSON.
+    """
+    first, _, block_name = name.partition(".")
+    if block_name and first in {place.name for place in slots()}:
+        info = describe(first, block_name)
+        _print_json(_block_data(info)) if json else _print(str(info))
+        return
+    found = _algorithm(name)
+    if json:
+        _print_json({**found.to_dict(), "needs": sorted(found.needs)})
+    else:
+        _print(found.describe())
+
+
+@app.command
+def diff(
+    left: Annotated[str, tyro.conf.Positional],
+    right: Annotated[str, tyro.conf.Positional],
+    /,
+    *,
+    json: bool = False,
+) -> None:
+    """Show only what two algorithms differ in.
+
+    Args:
+        left: an algorithm or a config file.
+        right: another.
+        json: print JSON.
+    """
+    a, b = _algorithm(left), _algorithm(right)
+    if json:
+        x, y = a.to_dict(), b.to_dict()
+        _print_json({key: [x[key], y[key]] for key in x if x[key] != y[key]})
+    else:
+        _print(a.diff(b))
+
+
+@app.command
+def train(
+    run: Annotated[RunConfig, tyro.conf.arg(name="")],
+    algorithm: str = "grpo",
+    config: str = "",
+    resume: bool = False,
+) -> None:
+    """Train a policy.
+
+    Any slot or hyperparameter of the algorithm can be set by its dotted name:
+    `--policy_loss.clip_high 0.28 --aggregation token_mean --reward_shaping overlong_penalty,clip`;
+    options of a task or an optimizer likewise: `--task.options.terms 3`.
+
+    Args:
+        run: the settings of the run.
+        algorithm: a name that `zootomy list algorithms` shows, or the zoo's name + a correction.
+        config: a YAML file to take settings from; what the command line sets goes before it.
+        resume: go on with the run in the folder, from its newest checkpoint.
+    """
+    del run, algorithm, config, resume
+    raise AssertionError("main takes train apart before this is called")
+
+
+@app.command(name="eval")
+def evaluate_run(
+    folder: Annotated[str, tyro.conf.Positional],
+    /,
+    *,
+    evaluation: EvaluationConfig | None = None,
+    model: str = "",
+    seed: int = 0,
+    json: bool = False,
+) -> None:
+    """Examine the trained policy of a run folder on held-out prompts.
+
+    Args:
+        folder: a run folder.
+        evaluation: how; left out, as the run itself was evaluated.
+        model: a Hugging Face folder to examine instead of the run's own.
+        seed: of the sampling.
+        json: print JSON.
+    """
+    from .learners.run import evaluate_folder
+
+    metrics = evaluate_folder(Path(folder), evaluation, model, seed)
+    if json:
+        _print_json(metrics)
+        return
+    for key, value in metrics.items():
+        _print(f"{key}: {value:.4g}")
+
+
+def _train(arguments: list[str]) -> None:
+    """`zootomy train`: the algorithm's own names are taken out before tyro reads the rest."""
+    arguments, changes = _take_dotted(arguments, tuple(place.name for place in slots()))
+    arguments, options = _take_dotted(arguments, OPEN_MAPPINGS)
+    arguments, picked = _take_named(arguments, ("algorithm", "config"))
+    chosen, run = _starting_point(picked)
+    run = _with_options(run, options)
+
+    def read(
+        run: Annotated[RunConfig, tyro.conf.arg(name="")] = run,
+        algorithm: str = chosen.name,
+        config: str = picked.get("config", ""),
+        resume: bool = False,
+    ) -> tuple[RunConfig, bool]:
+        del algorithm, config
+        return run, resume
+
+    read.__doc__ = train.__doc__
+    run, resume = tyro.cli(read, prog="zootomy train", args=arguments)
+    if changes:
+        chosen = chosen.override(changes)
+    _run(chosen, run, resume)
+
+
+def _run(chosen: Algorithm, run: RunConfig, resume: bool) -> None:
+    from .learners.run import train as train_run
+
+    console = Console()
+    result = train_run(chosen, run, resume=resume, console=console)
+    console.print()
+    before, after = result.before.get("eval/accuracy"), result.after.get("eval/accuracy")
+    if before is not None and after is not None:
+        _print(
+            f"held-out accuracy: {100 * before:.1f}% before, {100 * after:.1f}% after "
+            f"({100 * (after - before):+.1f} points)"
+        )
+    _print(f"curves:  {result.plot}")
+    _print(f"weights: {result.folder / 'model'}")
+    _print(f"log:     {result.folder / 'metrics.jsonl'}")
+
+
+def _starting_point(picked: dict[str, str]) -> tuple[Algorithm, RunConfig]:
+    """The algorithm and settings that `--config` and `--algorithm` name."""
+    chosen, run = named_algorithm("grpo"), RunConfig()
+    if "config" in picked:
+        chosen, run = read_yaml(picked["config"])
+    if "algorithm" in picked:
+        chosen = named_algorithm(picked["algorithm"])
+    return chosen, run
+
+
+def _with_options(run: RunConfig, options: dict[str, Any]) -> RunConfig:
+    """The settings with entries of their open mappings set."""
+    for key, value in options.items():
+        for mapping in OPEN_MAPPINGS:
+            if not key.startswith(f"{mapping}."):
+                continue
+            owner = mapping.split(".")[0]
+            part = run.__dict__[owner]
+            changed = {**part.options, key.removeprefix(f"{mapping}."): value}
+            run = replace(run, **{owner: replace(part, options=changed)})
+    return run
+
+
+def _take_dotted(
+    arguments: list[str], prefixes: tuple[str, ...]
+) -> tuple[list[str], dict[str, Any]]:
+    """Split off `--PREFIX[.NAME] VALUE`; values are read as YAML, `a,b` as a list of names."""
+    rest: list[str] = []
+    taken: dict[str, Any] = {}
+    words = iter(arguments)
+    for word in words:
+        key, sign, value = word.partition("=")
+        name = key.removeprefix("--").replace("-", "_")
+        if not key.startswith("--") or not _matches(name, prefixes):
+            rest.append(word)
+            continue
+        if not sign:
+            value = next(words, None)
+            if value is None or value.startswith("--"):
+                raise ZootomyError(f"{key} needs a value, as in {key} VALUE.")
+        if name in taken:
+            raise ZootomyError(f"{key} is given twice.")
+        taken[name] = _value(key, value)
+    return rest, taken
+
+
+def _take_named(arguments: list[str], wanted: tuple[str, ...]) -> tuple[list[str], dict[str, str]]:
+    """Split off `--NAME VALUE` for some names."""
+    rest: list[str] = []
+    taken: dict[str, str] = {}
+    words = iter(arguments)
+    for word in words:
+        key, sign, value = word.partition("=")
+        if key not in {f"--{name}" for name in wanted}:
+            rest.append(word)
+            continue
+        given = value if sign else next(words, None)
+        if given is None:
+            raise ZootomyError(f"{key} needs a value, as in {key} VALUE.")
+        taken[key.removeprefix("--")] = given
+    return rest, taken
+
+
+def _load_plugins(arguments: list[str]) -> list[str]:
+    """Run every `--plugin FILE`, so that its blocks have names; the rest is returned."""
+    rest, taken = [], []
+    words = iter(arguments)
+    for word in words:
+        key, sign, value = word.partition("=")
+        if key != "--plugin":
+            rest.append(word)
+            continue
+        given = value if sign else next(words, None)
+        if given is None:
+            raise ZootomyError("--plugin needs a file, as in --plugin my_blocks.py.")
+        taken.append(given)
+    for path in taken:
+        load_plugin(path)
+    return rest
+
+
+def _matches(name: str, prefixes: tuple[str, ...]) -> bool:
+    return any(name == prefix or name.startswith(f"{prefix}.") for prefix in prefixes)
+
+
+def _value(key: str, text: str) -> Any:
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ZootomyError(f"{key} {text!r} is not YAML: {error}") from error
+    if isinstance(value, str) and "," in value and "." not in key:
+        return [part.strip() for part in value.split(",")]
+    return value
+
+
+def _algorithm(name: str) -> Algorithm:
+    if name.endswith((".yaml", ".yml")):
+        return read_yaml(name)[0]
+    return named_algorithm(name)
+
+
+def _entries(name: str) -> dict[str, str]:
+    """Names with their summaries."""
+    if name == "algorithms":
+        return {entry: named_algorithm(entry).summary for entry in algorithms()}
+    if slot(name).choices:
+        return dict.fromkeys(names(name), "")
+    return {entry: describe(name, entry).summary for entry in names(name)}
+
+
+def _block_data(info: BlockInfo) -> dict[str, Any]:
+    return {
+        "slot": info.slot,
+        "name": info.name,
+        "aliases": list(info.aliases),
+        "summary": info.summary,
+        "paper": info.paper,
+        "needs": sorted(info.needs),
+        "hyperparameters": {
+            entry.name: {"type": type_text(entry.annotation), "default": to_plain(entry.default)}
+            for entry in info.hyperparameters.values()
+        },
+        "where": info.where,
+    }
+
+
+def _print_json(data: Any) -> None:
+    _print(json.dumps(data, indent=2, ensure_ascii=False))
+
+
+def _print(text: str) -> None:
+    print(text)  # noqa: T201
+
+
+if __name__ == "__main__":
+    sys.exit(main())

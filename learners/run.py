@@ -1,0 +1,376 @@
+"""A whole run: from a config to a folder with weights, logs, samples and a picture."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from pathlib import Path
+
+from flax import nnx
+from rich.console import Console
+
+from ..clusters import Checkpoints, Cluster, Role
+from ..models import Decoder, ValueModel, load_model, make_model, save_model
+from ..monitor import (
+    RunLog,
+    Sample,
+    SampleLog,
+    Screen,
+    choose,
+    plot_runs,
+    read_log,
+    write_markdown,
+)
+from ..registry import ZootomyError
+from ..rollout import make_engine
+from ..tasks import Task, make_task
+from .algorithm import Algorithm
+from .evaluation import Evaluation, EvaluationConfig, evaluate
+from .learner import Learner, StepReport
+from .run_config import RunConfig, read_yaml, to_plain, write_yaml
+from .seeds import derive_seed
+from .warmup import warm_up
+
+CONFIG_FILE = "run.yaml"
+PLOT_FILE = "curves.png"
+CHECKPOINT_FOLDER = "checkpoints"
+MODEL_FOLDER = "model"
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """What a run came to.
+
+    Attributes:
+        folder: the run folder.
+        before: the evaluation's metrics before the first step.
+        after: the evaluation's metrics after the last step.
+        plot: the picture of the curves.
+    """
+
+    folder: Path
+    before: dict[str, float]
+    after: dict[str, float]
+    plot: Path
+
+
+def train(
+    algorithm: Algorithm,
+    config: RunConfig,
+    *,
+    resume: bool = False,
+    console: Console | None = None,
+) -> RunResult:
+    """Train a policy and leave a run folder behind.
+
+    The folder holds `run.yaml` (every value of the run), `metrics.jsonl` and TensorBoard files,
+    samples, checkpoints, the trained weights as a Hugging Face folder, and `curves.png`.
+
+    Args:
+        algorithm: the algorithm.
+        config: everything else.
+        resume: go on with the run in the folder, from its newest checkpoint.
+        console: where to show progress; None: the standard output.
+
+    Returns:
+        The result.
+
+    Raises:
+        ZootomyError: if something does not fit together, or the folder holds another run.
+    """
+    folder = Path(config.folder)
+    algorithm = algorithm.resolve_length(config.rollout.max_new_tokens)
+    algorithm.check_run(group_size=config.batch.group_size)
+    task = make_task(config.task)
+    model = build_model(config, task)
+    _prepare_folder(folder, algorithm, config, resume)
+    with contextlib.ExitStack() as stack:
+        checkpoints = stack.enter_context(
+            Checkpoints(folder / CHECKPOINT_FOLDER, keep=config.checkpoint.keep)
+        )
+        start = checkpoints.latest() if resume else None
+        title = f"{algorithm.name} on {task.name}, seed {config.seed}"
+        screen = stack.enter_context(
+            Screen(title, config.steps, start_step=start or 0, console=console)
+        )
+        screen.message(config.batch.explain(config.steps))
+        if start is None and config.warmup.steps:
+            model = _warm_up(model, task, config, screen)
+        screen.status("building the models")
+        learner = build_learner(algorithm, config, task, model)
+        if start is not None:
+            learner.restore(*checkpoints.restore(learner.cluster.state().arrays))
+            screen.message(f"resumed after step {start}")
+        # Without a checkpoint a resumed run begins again, and so does its log.
+        log_from = (start if start is not None else -1) if resume else None
+        log = stack.enter_context(RunLog(folder, resume_step=log_from))
+        samples = SampleLog(folder, resume_step=log_from)
+        stack.callback(samples.close)
+        loop = _Loop(learner, config, screen, log, samples, checkpoints)
+        before = loop.first_evaluation(resumed=start is not None)
+        after = loop.run(before)
+        save_model(
+            learner.cluster.model(Role.ACTOR),
+            folder / MODEL_FOLDER,
+            companions=config.model.path or None,
+            overwrite=True,
+        )
+        learner.cluster.close()
+    write_markdown(folder)
+    plot = plot_runs(folder, folder / PLOT_FILE, title=title)
+    return RunResult(folder, before, after, plot)
+
+
+def build_model(config: RunConfig, task: Task) -> Decoder:
+    """The policy that a config names, before any training.
+
+    Raises:
+        ZootomyError: if the tokenizer has more tokens than the model.
+    """
+    source = config.model
+    if source.path:
+        model = load_model(
+            source.path, dtype=source.dtype, param_dtype=source.param_dtype, remat=source.remat
+        )
+    else:
+        model = make_model(
+            source.preset,
+            seed=derive_seed(config.seed, "model"),
+            vocab_size=task.tokenizer.vocab_size,
+            dtype=source.dtype,
+            param_dtype=source.param_dtype,
+        )
+    if task.tokenizer.vocab_size > model.config.vocab_size:
+        raise ZootomyError(
+            f"The tokenizer has {task.tokenizer.vocab_size} tokens, the model only "
+            f"{model.config.vocab_size}. Use the tokenizer that belongs to the model."
+        )
+    return model
+
+
+def build_learner(algorithm: Algorithm, config: RunConfig, task: Task, model: Decoder) -> Learner:
+    """A learner with its cluster: the roles that the algorithm needs, around one policy."""
+    critic = None
+    if algorithm.value_loss is not None:
+        critic = ValueModel.from_decoder(model, rngs=nnx.Rngs(derive_seed(config.seed, "critic")))
+    limits = config.rollout
+    cluster = Cluster(
+        config.cluster,
+        actor=model,
+        optimizer=config.optimizer,
+        total_steps=config.steps * config.batch.updates,
+        max_tokens=limits.max_prompt_tokens + limits.max_new_tokens,
+        reference="snapshot" if "reference" in algorithm.needs else "none",
+        critic=critic,
+        critic_optimizer=None if critic is None else config.critic_optimizer,
+        engine=make_engine(limits, model),
+    )
+    return Learner(
+        algorithm,
+        task,
+        cluster,
+        rollout=limits,
+        batch=config.batch,
+        seed=config.seed,
+        critic_warmup=config.critic_warmup,
+    )
+
+
+class _Loop:
+    """Steps, evaluations, logs and checkpoints in turn."""
+
+    def __init__(
+        self,
+        learner: Learner,
+        config: RunConfig,
+        screen: Screen,
+        log: RunLog,
+        samples: SampleLog,
+        checkpoints: Checkpoints,
+    ):
+        self.learner = learner
+        self.config = config
+        self.screen = screen
+        self.log = log
+        self.samples = samples
+        self.checkpoints = checkpoints
+
+    def first_evaluation(self, *, resumed: bool) -> dict[str, float]:
+        """The metrics before the first step: measured, or read back from the log."""
+        if resumed:
+            return _logged_evaluation(self.log.folder)
+        if not self.learner.task.eval:
+            return {}
+        self.screen.status("compiling and evaluating")
+        evaluation = self.learner.evaluate(self.config.evaluation)
+        self.log.write(0, evaluation.metrics)
+        self.samples.write(0, self._held_out(evaluation), "eval")
+        self.screen.update(0, evaluation.metrics)
+        return evaluation.metrics
+
+    def run(self, last: dict[str, float]) -> dict[str, float]:
+        """All steps that are left; returns the last evaluation's metrics."""
+        total = self.config.steps
+        self.screen.status("compiling the first step")
+        while self.learner.steps_done < total:
+            report = self.learner.step()
+            metrics = dict(report.metrics)
+            if self._due(self.config.evaluation.every, report.step) and self.learner.task.eval:
+                evaluation = self.learner.evaluate(self.config.evaluation)
+                last = evaluation.metrics
+                metrics |= last
+                self.samples.write(report.step, self._held_out(evaluation), "eval")
+            shown = self._sampled(report)
+            self.samples.write(report.step, shown)
+            self.log.write(report.step, metrics)
+            self.screen.update(report.step, metrics, shown)
+            if self._due(self.config.checkpoint.every, report.step):
+                self.screen.status("saving a checkpoint")
+                self.checkpoints.save(report.step, *self.learner.state())
+        return last
+
+    def _due(self, every: int, step: int) -> bool:
+        return step == self.config.steps or (every > 0 and step % every == 0)
+
+    def _sampled(self, report: StepReport) -> list[Sample]:
+        """A few of a step's completions, as text."""
+        groups = report.collected.sampled
+        size = self.learner.batch.group_size
+        chosen = choose(len(groups) * size, self.config.samples, report.step, self.config.seed)
+        found = []
+        for index in chosen:
+            group, member = groups[index // size], index % size
+            example = self.learner.task.train[group.example]
+            found.append(
+                Sample(
+                    prompt=_text(example.prompt),
+                    completion=self._decode(group.completions[member].tokens),
+                    reward=float(group.rewards[member]) if group.valid[member] else None,
+                    answer=_answer(example.columns),
+                )
+            )
+        return found
+
+    def _held_out(self, evaluation: Evaluation) -> list[Sample]:
+        """The first few held-out completions: always the same prompts, to see them change."""
+        pairs = zip(evaluation.examples, evaluation.completions, strict=True)
+        size = len(evaluation.completions[0])
+        return [
+            Sample(
+                prompt=_text(example.prompt),
+                completion=self._decode(completions[0].tokens),
+                reward=float(evaluation.rewards[index * size])
+                if evaluation.valid[index * size]
+                else None,
+                answer=_answer(example.columns),
+            )
+            for index, (example, completions) in enumerate(pairs)
+            if index < self.config.samples
+        ]
+
+    def _decode(self, tokens) -> str:
+        return self.learner.task.tokenizer.decode(tokens.tolist())
+
+
+def _warm_up(model: Decoder, task: Task, config: RunConfig, screen: Screen) -> Decoder:
+    """Supervised steps, with a line of progress now and then."""
+    screen.status("compiling the warm-up")
+    every = max(1, config.warmup.steps // 4)
+
+    def report(step: int, loss: float) -> None:
+        if step % every == 0:
+            screen.message(f"warm-up step {step}/{config.warmup.steps}: {loss:.3f} nats a token")
+
+    return warm_up(
+        model,
+        task,
+        config=config.warmup,
+        cluster=config.cluster,
+        rollout=config.rollout,
+        seed=config.seed,
+        report=report,
+    )
+
+
+def _prepare_folder(folder: Path, algorithm: Algorithm, config: RunConfig, resume: bool) -> None:
+    """Make the run folder, or check that the run in it is this one."""
+    file = folder / CONFIG_FILE
+    if file.is_file() and not resume:
+        raise ZootomyError(
+            f"{str(folder)!r} holds a run already. Pass --resume to go on with it, or choose "
+            f"another folder."
+        )
+    if resume and not file.is_file():
+        raise ZootomyError(
+            f"There is no run to resume in {str(folder)!r}: it has no {CONFIG_FILE}."
+        )
+    if resume:
+        _check_same_run(file, algorithm, config)
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    write_yaml(file, algorithm, config)
+
+
+def _check_same_run(file: Path, algorithm: Algorithm, config: RunConfig) -> None:
+    """Refuse to resume with other settings than the run began with; more steps are fine."""
+    old_algorithm, old = read_yaml(file)
+    if old_algorithm != algorithm:
+        raise ZootomyError(
+            f"The run in {str(file.parent)!r} has another algorithm:\n"
+            f"{old_algorithm.diff(algorithm)}Resume it as it is, or start a new folder."
+        )
+    before, now = to_plain(old), to_plain(config)
+    for name in before:
+        if name not in ("steps", "checkpoint", "samples", "folder") and before[name] != now[name]:
+            raise ZootomyError(
+                f"The run in {str(file.parent)!r} has {name} = {before[name]!r}, this one has "
+                f"{now[name]!r}. Resume it as it is, or start a new folder."
+            )
+
+
+def _logged_evaluation(folder: Path) -> dict[str, float]:
+    """The evaluation before the first step, from the log of the run that began."""
+    first = next((record for record in read_log(folder) if record["step"] == 0), {})
+    return {name: value for name, value in first.items() if name.startswith("eval/")}
+
+
+def _text(prompt) -> str:
+    if isinstance(prompt, str):
+        return prompt
+    return "\n".join(f"{message['role']}: {message['content']}" for message in prompt)
+
+
+def _answer(columns) -> str | None:
+    return str(columns["answer"]) if "answer" in columns else None
+
+
+def evaluate_folder(
+    folder: Path, evaluation: EvaluationConfig | None, model_path: str, seed: int
+) -> dict[str, float]:
+    """Examine the trained policy of a run folder.
+
+    Args:
+        folder: a run folder.
+        evaluation: how; None: as the run itself was evaluated.
+        model_path: a Hugging Face folder to examine instead of the run's own; empty: its own.
+        seed: of the sampling.
+
+    Returns:
+        The evaluation's metrics.
+
+    Raises:
+        ZootomyError: if the folder holds no run, or the run has not finished.
+    """
+    if not (folder / CONFIG_FILE).is_file():
+        raise ZootomyError(f"{str(folder)!r} is no run folder: it has no {CONFIG_FILE}.")
+    _, config = read_yaml(folder / CONFIG_FILE)
+    path = Path(model_path) if model_path else folder / MODEL_FOLDER
+    if not path.is_dir():
+        raise ZootomyError(
+            f"{str(folder)!r} holds no trained weights yet: the run has not finished. Resume it, "
+            f"or name a model with --model."
+        )
+    task = make_task(config.task)
+    model = load_model(path, dtype=config.model.dtype, param_dtype=config.model.param_dtype)
+    engine = make_engine(config.rollout, model)
+    return evaluate(task, engine, config.rollout, evaluation or config.evaluation, seed).metrics

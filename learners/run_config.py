@@ -1,0 +1,198 @@
+"""Everything a run is told, as one tree of frozen dataclasses, and that tree as YAML."""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import yaml
+
+from ..clusters import ClusterConfig, OptimizerConfig
+from ..registry import ZootomyError, check_value, unknown_name
+from ..rollout import RolloutConfig
+from ..tasks import TaskConfig
+from .algorithm import Algorithm
+from .batch import BatchConfig
+from .evaluation import EvaluationConfig
+from .warmup import WarmupConfig
+from .zoo import algorithm as named_algorithm
+
+Config = TypeVar("Config")
+Dtype = Literal["float32", "bfloat16"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelConfig:
+    """Where the policy comes from.
+
+    Attributes:
+        path: a Hugging Face folder; empty for a small model from scratch.
+        preset: size of a model from scratch: `tiny`, `small` or `medium`.
+        dtype: of the arithmetic; log-probabilities and losses are float32 anyway.
+        param_dtype: of the weights.
+        remat: recompute activations in the backward pass, for less memory.
+    """
+
+    path: str = ""
+    preset: str = "small"
+    dtype: Dtype = "float32"
+    param_dtype: Dtype = "float32"
+    remat: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointConfig:
+    """When a run writes what it needs to go on.
+
+    Attributes:
+        every: steps between checkpoints; 0 writes one at the end only.
+        keep: how many of the newest stay; None keeps all.
+
+    Raises:
+        ZootomyError: for a negative number of steps.
+    """
+
+    every: int = 50
+    keep: int | None = 2
+
+    def __post_init__(self) -> None:
+        if self.every < 0:
+            raise ZootomyError(f"checkpoint.every must be 0 or more, got {self.every}.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig:
+    """A training run, all but its algorithm.
+
+    Attributes:
+        task: what to learn.
+        model: where the policy comes from.
+        rollout: how completions are sampled.
+        batch: how many of them.
+        optimizer: of the policy.
+        critic_optimizer: of the critic, for algorithms that have one.
+        critic_warmup: steps in which only the critic learns.
+        cluster: row shapes of the passes.
+        warmup: supervised steps before the first step.
+        evaluation: how the policy is examined.
+        checkpoint: when the run is saved.
+        steps: learner steps.
+        seed: everything random follows from it.
+        samples: completions shown and kept a step.
+        folder: where the run writes.
+
+    Raises:
+        ZootomyError: for a number out of range.
+    """
+
+    task: TaskConfig = field(default_factory=TaskConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    rollout: RolloutConfig = field(default_factory=RolloutConfig)
+    batch: BatchConfig = field(default_factory=BatchConfig)
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    critic_optimizer: OptimizerConfig = field(
+        default_factory=lambda: OptimizerConfig(learning_rate=1e-5)
+    )
+    critic_warmup: int = 0
+    cluster: ClusterConfig = field(default_factory=ClusterConfig)
+    warmup: WarmupConfig = field(default_factory=WarmupConfig)
+    evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    steps: int = 100
+    seed: int = 0
+    samples: int = 3
+    folder: str = "runs/run"
+
+    def __post_init__(self) -> None:
+        for name in ("critic_warmup", "seed", "samples"):
+            if self.__dict__[name] < 0:
+                raise ZootomyError(f"{name} must be 0 or more, got {self.__dict__[name]}.")
+        if self.steps < 1:
+            raise ZootomyError(f"steps must be 1 or more, got {self.steps}.")
+
+
+def to_plain(config: Any) -> Any:
+    """A config as plain data: mappings, lists, numbers, words."""
+    if dataclasses.is_dataclass(config) and not isinstance(config, type):
+        return {
+            entry.name: to_plain(getattr(config, entry.name))
+            for entry in dataclasses.fields(config)
+        }
+    if isinstance(config, Mapping):
+        return {str(key): to_plain(value) for key, value in config.items()}
+    if isinstance(config, list | tuple):
+        return [to_plain(value) for value in config]
+    return config
+
+
+def from_plain(kind: type[Config], data: Any, where: str = "") -> Config:
+    """The config of a kind that plain data describes; what is left out has its default.
+
+    Args:
+        kind: a dataclass whose fields are dataclasses or plain values.
+        data: nested mappings.
+        where: the dotted name of the place, for errors.
+
+    Raises:
+        UnknownNameError: for a field that does not exist.
+        ZootomyError: for a value that does not fit.
+    """
+    if not isinstance(data, Mapping):
+        raise ZootomyError(f"{where or 'The config'} must be a mapping, got {data!r}.")
+    hints = typing.get_type_hints(kind)
+    fields = {entry.name for entry in dataclasses.fields(kind)}  # pyright: ignore[reportArgumentType]
+    values = {}
+    for key, value in data.items():
+        path = f"{where}.{key}" if where else str(key)
+        if key not in fields:
+            raise unknown_name(f"setting of {where or 'a run'}:", key, fields)
+        hint = hints[key]
+        if dataclasses.is_dataclass(hint) and isinstance(hint, type):
+            values[key] = from_plain(hint, value, path)
+        else:
+            values[key] = check_value(value, hint, path)
+    return kind(**values)
+
+
+def write_yaml(path: Path, algorithm: Algorithm, config: RunConfig) -> None:
+    """Write a run's algorithm and config, every value of them, as YAML."""
+    data = {"algorithm": algorithm.to_dict(), **to_plain(config)}
+    path.write_text(yaml.safe_dump(data, sort_keys=False, allow_unicode=True), encoding="utf-8")
+
+
+def read_yaml(path: str | Path) -> tuple[Algorithm, RunConfig]:
+    """The algorithm and config that a YAML file describes; nothing in it is executed.
+
+    Args:
+        path: a file whose `algorithm` is a name of the zoo or a mapping of slots (with a `base`,
+            slots are changes to that named algorithm); everything else is a `RunConfig`.
+
+    Raises:
+        ZootomyError: if the file cannot be read or does not fit.
+    """
+    file = Path(path)
+    if not file.is_file():
+        raise ZootomyError(f"There is no config file {str(path)!r}.")
+    try:
+        data = yaml.safe_load(file.read_text(encoding="utf-8")) or {}
+    except yaml.YAMLError as error:
+        raise ZootomyError(f"{str(path)!r} is not YAML: {error}") from error
+    if not isinstance(data, Mapping):
+        raise ZootomyError(f"{str(path)!r} must hold a mapping, got {type(data).__name__}.")
+    rest = {key: value for key, value in data.items() if key != "algorithm"}
+    return _algorithm(data.get("algorithm", "grpo")), from_plain(RunConfig, rest)
+
+
+def _algorithm(data: Any) -> Algorithm:
+    if isinstance(data, str):
+        return named_algorithm(data)
+    if not isinstance(data, Mapping):
+        raise ZootomyError(f"algorithm must be a name or a mapping of slots, got {data!r}.")
+    if "base" in data:
+        changes = {key: value for key, value in data.items() if key != "base"}
+        return named_algorithm(data["base"]).override(changes)
+    return Algorithm.from_dict(data)
