@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import jax
 import jax.numpy as jnp
 
 from ...registry import register
 from ..checks import at_least, in_order
-from .inputs import drift, inside, log_drift, result
+from ..masking import masked
+from .inputs import drift, inside, log_drift, result, row_mean
 
 
 @register(
@@ -53,9 +56,7 @@ def tis(
     return result(jnp.clip(rho, low, high), mask > 0, mask)
 
 
-@register(
-    "correction", "icepop", paper="https://ringtech.notion.site/icepop", needs=("rollout_logp",)
-)
+@register("correction", "icepop", paper="arXiv:2510.18855", needs=("rollout_logp",))
 def icepop(
     old_logp: jax.Array,
     rollout_logp: jax.Array,
@@ -84,9 +85,60 @@ def icepop(
     Raises:
         ZootomyError: if the shapes differ, or the bounds are negative or out of order.
 
-    Source: IcePop, the Ling team 2025, https://ringtech.notion.site/icepop (there 0.5 and 5).
+    Source: IcePop, Every Step Evolves (Ring-1T), arXiv:2510.18855; window as published, 0.5 to 5.
     """
     at_least("icepop", "low", low, 0.0)
     in_order("icepop", ("low", "high"), low, high)
     rho = drift("icepop", log_drift("icepop", old_logp, rollout_logp, mask), clamp)
     return result(rho, inside(rho, low, high), mask)
+
+
+# The peers' bound on probabilities, which keeps the divergence finite.
+EDGE = 1e-6
+
+
+@register("correction", "divergence_mask", needs=("rollout_logp",))
+def divergence_mask(
+    old_logp: jax.Array,
+    rollout_logp: jax.Array,
+    mask: jax.Array,
+    *,
+    divergence: Literal["kl", "tv"] = "kl",
+    level: Literal["token", "sequence"] = "token",
+    high: float = 0.05,
+    clamp: float = 20.0,
+) -> tuple[jax.Array, jax.Array]:
+    """The drift as a weight, where engine and trainer agree on the token's probability.
+
+        p = π_rollout, q = π_old, both held in [1e-6, 1 − 1e-6]
+        D = p log(p/q) + (1 − p) log((1 − p)/(1 − q)) (kl)   or   |p − q| (tv)
+        w = ρ where D (token) or its mean over the sequence is ≤ high, else 0
+
+    Args:
+        old_logp: `[N, T]` log-probabilities in the trainer, before the update, in nats.
+        rollout_logp: `[N, T]` those that the engine sampled with.
+        mask: `[N, T]` 1 on actions.
+        divergence: D, on the two outcomes "this token" and "another".
+        level: whether a token or its sequence is judged.
+        high: the largest D that is kept.
+        clamp: bound on log ρ before exp (OpenRLHF none).
+
+    Returns:
+        weights `[N, T]` float32 without a gradient, 0 where the mask is 0; kept `[N, T]` bool.
+
+    Raises:
+        ZootomyError: if the shapes differ, or `high` is negative.
+
+    Source: OpenRLHF's binary-KL and TV gates; the divergences of DPPO, arXiv:2602.04879.
+    """
+    at_least("divergence_mask", "high", high, 0.0)
+    log_rho = log_drift("divergence_mask", old_logp, rollout_logp, mask)
+    p = jnp.clip(jnp.exp(masked(rollout_logp, mask)), EDGE, 1.0 - EDGE)
+    q = jnp.clip(jnp.exp(masked(old_logp, mask)), EDGE, 1.0 - EDGE)
+    if divergence == "kl":
+        distance = p * jnp.log(p / q) + (1.0 - p) * jnp.log((1.0 - p) / (1.0 - q))
+    else:
+        distance = jnp.abs(p - q)
+    distance = jax.lax.stop_gradient(distance)
+    judged = row_mean(distance, mask) if level == "sequence" else distance
+    return result(drift("divergence_mask", log_rho, clamp), judged <= high, mask)

@@ -24,7 +24,7 @@ HINTS: dict[tuple[str, str, str], dict] = {
     ("policy_loss", "dppo", "ratio_cap"): {"form": "logp", "delta_low": 1.0, "delta_high": 1.0},
 }
 # Blocks whose log-probabilities are those of the whole vocabulary, `[N, T, V]`.
-OVER_VOCABULARY = {("kl_estimator", "full")}
+OVER_VOCABULARY = {("kl_estimator", "full"), ("kl_estimator", "top_k")}
 DIFFERENTIABLE = ("log_ratio", "logp", "entropy", "values", "chosen_logp", "rejected_logp",
                   "chosen", "rejected")  # fmt: skip
 BLOCKS = [
@@ -208,7 +208,19 @@ def other_values(annotation, default) -> list:
         return [start + 1, start + 2, start + 4, 2 * start + 20, max(start - 1, 0)]
     if annotation is float:
         start = 0.0 if default is None or not np.isfinite(default) else default
-        steps = [2 * start, start / 2, start + 0.1, start + 1, start - 0.1, 0.02, 0.5, 0.9, 4.0]
+        steps = [
+            2 * start,
+            start / 2,
+            start + 0.1,
+            start + 1,
+            start - 0.1,
+            0.02,
+            0.5,
+            0.9,
+            4.0,
+            30.0,
+            -9.0,
+        ]
         return [value for value in steps if value != default]
     raise AssertionError(f"no values known for {annotation}")
 

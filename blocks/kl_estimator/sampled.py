@@ -1,4 +1,4 @@
-"""Estimators of KL(π ‖ π_ref) per token, from the log-probabilities of the sampled tokens."""
+"""Estimators from the log-probabilities of the sampled tokens alone."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 
-from ..registry import register
-from .checks import above, same_shape
-from .numerics import saturating_exp, with_gradient_of
+from ...registry import register
+from ..checks import above, same_shape
+from ..numerics import saturating_exp, with_gradient_of
 
 Gradient = Literal["value", "k2"]
+Estimator = Literal["k1", "k2", "k3", "abs"]
 
 
 @register("kl_estimator", "k1", paper="http://joschu.net/blog/kl-approx.html")
@@ -48,7 +49,7 @@ def k1(
     >>> k1(jnp.array([[-1.0]]), jnp.array([[-0.5]])).tolist()
     [[-0.5]]
     """
-    d = _difference("k1", logp, ref_logp)
+    d = difference("k1", logp, ref_logp)
     return _finish("k1", d, d, clamp_out, gradient)
 
 
@@ -81,7 +82,7 @@ def absolute(
     >>> absolute(jnp.array([[-1.0]]), jnp.array([[-0.5]])).tolist()
     [[0.5]]
     """
-    d = _difference("abs", logp, ref_logp)
+    d = difference("abs", logp, ref_logp)
     return _finish("abs", jnp.abs(d), d, clamp_out, gradient)
 
 
@@ -107,7 +108,7 @@ def k2(logp: jax.Array, ref_logp: jax.Array, *, clamp_out: float | None = None) 
     >>> k2(jnp.array([[-1.0]]), jnp.array([[-0.5]])).tolist()
     [[0.125]]
     """
-    d = _difference("k2", logp, ref_logp)
+    d = difference("k2", logp, ref_logp)
     return _finish("k2", 0.5 * jnp.square(d), d, clamp_out, "value")
 
 
@@ -152,11 +153,30 @@ def k3(
     0.1487
     """
     above("k3", "clamp", clamp)
-    d = _difference("k3", logp, ref_logp)
+    d = difference("k3", logp, ref_logp)
     return _finish("k3", saturating_exp(-d, clamp) + d - 1.0, d, clamp_out, gradient)
 
 
-def _difference(block: str, logp: jax.Array, ref_logp: jax.Array) -> jax.Array:
+def estimate(
+    estimator: Estimator,
+    logp: jax.Array,
+    ref_logp: jax.Array,
+    *,
+    clamp: float,
+    clamp_out: float | None,
+    gradient: Gradient = "value",
+) -> jax.Array:
+    """An estimator by its name; arguments as in the blocks, those it does not have left out."""
+    if estimator == "k3":
+        return k3(logp, ref_logp, clamp=clamp, clamp_out=clamp_out, gradient=gradient)
+    if estimator == "k2":
+        return k2(logp, ref_logp, clamp_out=clamp_out)
+    formula = k1 if estimator == "k1" else absolute
+    return formula(logp, ref_logp, clamp_out=clamp_out, gradient=gradient)
+
+
+def difference(block: str, logp: jax.Array, ref_logp: jax.Array) -> jax.Array:
+    """logπ − logπ_ref in float32, shapes checked."""
     same_shape(block, logp=logp, ref_logp=ref_logp)
     return logp.astype(jnp.float32) - ref_logp.astype(jnp.float32)
 

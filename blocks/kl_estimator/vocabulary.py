@@ -1,0 +1,86 @@
+"""The divergence over the vocabulary, or over the tokens that a teacher names."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+
+from ...registry import register
+from ..checks import same_shape
+
+# The least probability of the rest of the vocabulary, which keeps its logarithm finite.
+REST = 1e-8
+
+
+@register("kl_estimator", "full", needs=("logits",))
+def full(
+    logp: jax.Array,
+    ref_logp: jax.Array,
+    *,
+    direction: Literal["reverse", "forward"] = "reverse",
+) -> jax.Array:
+    """The KL itself, summed over the vocabulary: no sampling noise, and the true gradient.
+
+        reverse:  kl = Σ_v π(v) (logπ(v) − logπ_ref(v))
+        forward:  kl = Σ_v π_ref(v) (logπ_ref(v) − logπ(v))
+
+    Args:
+        logp: `[N, T, V]` log-probabilities of every token under the policy, in nats.
+        ref_logp: `[N, T, V]` those under the reference.
+        direction: "reverse" KL(π ‖ π_ref), or "forward" KL(π_ref ‖ π).
+
+    Returns:
+        `[N, T]` float32, in nats; a token of probability 0 has no part.
+
+    Raises:
+        ZootomyError: if the shapes differ.
+
+    Source: Kullback and Leibler 1951, doi:10.1214/aoms/1177729694.
+    """
+    same_shape("full", logp=logp, ref_logp=ref_logp)
+    p, q = logp.astype(jnp.float32), ref_logp.astype(jnp.float32)
+    if direction == "forward":
+        p, q = q, p
+    return _divergence(p, q)
+
+
+@register("kl_estimator", "top_k", needs=("logits",))
+def top_k(logp: jax.Array, ref_logp: jax.Array, *, tail: bool = True) -> jax.Array:
+    """The KL over the K most probable tokens of the teacher, the rest as one token.
+
+        kl = Σ_k π(k) (logπ(k) − logπ_ref(k)) + π̄ (log π̄ − log π̄_ref),   π̄ = 1 − Σ_k π(k)
+
+    A lower bound of the KL over the vocabulary, for distillation from teachers that give their
+    top log-probabilities alone. Without the tail it is not a divergence: it falls when the
+    policy leaves the K tokens.
+
+    Args:
+        logp: `[N, T, K]` log-probabilities of the K tokens under the policy, in nats.
+        ref_logp: `[N, T, K]` those under the teacher.
+        tail: whether the rest counts.
+
+    Returns:
+        `[N, T]` float32, in nats.
+
+    Raises:
+        ZootomyError: if the shapes differ.
+
+    Source: the top-k form of on-policy distillation, arXiv:2306.13649 (over the vocabulary).
+    """
+    same_shape("top_k", logp=logp, ref_logp=ref_logp)
+    p, q = logp.astype(jnp.float32), ref_logp.astype(jnp.float32)
+    kl = _divergence(p, q)
+    if not tail:
+        return kl
+    rest_p = jnp.maximum(1.0 - jnp.exp(p).sum(-1), REST)
+    rest_q = jnp.maximum(1.0 - jnp.exp(q).sum(-1), REST)
+    return kl + rest_p * (jnp.log(rest_p) - jnp.log(rest_q))
+
+
+def _divergence(p: jax.Array, q: jax.Array) -> jax.Array:
+    """Σ exp(p) (p − q) over the last axis; 0 where p is −inf, in value and gradient."""
+    possible = p > -jnp.inf
+    p, q = jnp.where(possible, p, 0.0), jnp.where(possible, q, 0.0)
+    return jnp.where(possible, jnp.exp(p) * (p - q), 0.0).sum(-1)
