@@ -1,10 +1,11 @@
 """The models of a run on their meshes: passes, updates, weights to the engine, checkpoints."""
 
 from .checkpoint import Checkpoints
-from .cluster import Cluster, ClusterState, UpdateResult
+from .cluster import Cluster, ClusterState
 from .config import ClusterConfig, data_mesh
 from .optimizer import OptimizerConfig, make_optimizer, make_schedule, optimizer_names
 from .packing import MicroBatch, Rows, Sequences, pack
+from .passes import UpdateResult
 from .programs import LossFunction, ModelOutputs
 from .roles import Role
 from .trained import NonFiniteError

@@ -31,7 +31,11 @@ class Checkpoints:
         self.folder = Path(folder).expanduser().absolute()
         self._manager = ocp.CheckpointManager(
             self.folder,
-            item_names=("arrays", "record"),
+            # Without these a manager that has saved nothing yet cannot describe what it finds.
+            item_handlers={
+                "arrays": ocp.StandardCheckpointHandler(),
+                "record": ocp.JsonCheckpointHandler(),
+            },
             options=ocp.CheckpointManagerOptions(
                 max_to_keep=keep, create=True, enable_async_checkpointing=asynchronous
             ),
@@ -54,9 +58,11 @@ class Checkpoints:
                 f"Step {step} cannot be saved: {self.folder} holds step {latest} already."
             )
         try:
-            kept = json.loads(json.dumps(record))
+            kept = json.loads(json.dumps(record, allow_nan=False))
         except (TypeError, ValueError) as error:
-            raise ZootomyError(f"The record of a checkpoint must be plain data: {error}.") from error
+            raise ZootomyError(
+                f"The record of a checkpoint must be plain data: {error}."
+            ) from error
         if kept != record:
             raise ZootomyError(
                 "The record of a checkpoint must come back from JSON as it was: use text as keys, "
@@ -103,6 +109,11 @@ class Checkpoints:
         """
         step = self._existing(step)
         saved = self._manager.item_metadata(step)["arrays"]
+        if saved is None:
+            raise ZootomyError(
+                f"The checkpoint of step {step} in {self.folder} is damaged: its arrays cannot be "
+                f"listed. Give another step: {', '.join(map(str, self.steps()))}."
+            )
         same_structure(like, dict(saved), f"checkpoint of step {step} in {self.folder}")
         wanted = {
             name: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding)

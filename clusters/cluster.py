@@ -3,44 +3,22 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from flax import nnx
-from jax.sharding import NamedSharding, PartitionSpec
 
-from ..models import Decoder
+from ..models import Decoder, ValueModel
 from ..registry import ZootomyError
 from ..rollout.types import Completion, Request, RolloutEngine, SamplingParams
-from .config import DATA_AXIS, ClusterConfig
+from .config import ClusterConfig
 from .optimizer import OptimizerConfig
-from .packing import MicroBatch, Sequences, pack
-from .programs import LossFunction, ModelOutputs, Wanted, accumulate, forward
-from .roles import POLICY_ROLES, TRAINED_ROLES, Role
+from .packing import Sequences
+from .passes import Passes, UpdateResult, check_batch
+from .programs import LossFunction, Wanted
+from .roles import POLICY_ROLES, TRAINED_ROLES, Role, find_role
 from .trained import RoleModel, TrainedModel
-
-
-@dataclass(frozen=True)
-class UpdateResult:
-    """What an optimizer step did.
-
-    Attributes:
-        loss: of the mini-batch.
-        grad_norm: global norm of the gradient before clipping.
-        lr: the learning rate of this step.
-        metrics: name -> (sum, weight), added up over the micro-batches.
-        micro_batches: number of forward and backward passes.
-    """
-
-    loss: float
-    grad_norm: float
-    lr: float
-    metrics: dict[str, tuple[float, float]]
-    micro_batches: int
 
 
 @dataclass(frozen=True)
@@ -85,7 +63,7 @@ class Cluster:
         total_steps: int,
         max_tokens: int | None = None,
         reference: Literal["none", "snapshot"] | Decoder = "none",
-        critic: nnx.Module | None = None,
+        critic: ValueModel | None = None,
         critic_optimizer: OptimizerConfig | None = None,
         critic_steps: int | None = None,
         engine: RolloutEngine | None = None,
@@ -94,20 +72,19 @@ class Cluster:
         self.engine = engine
         self.version = 0
         self.row_length = _row_length(config, max_tokens)
-        self._mesh = config.mesh()
-        self._over_rows = NamedSharding(self._mesh, PartitionSpec(DATA_AXIS))
-        self._replicated = NamedSharding(self._mesh, PartitionSpec())
         self._vocab_size = actor.config.vocab_size
+        self._passes = Passes(config, self.row_length, self._vocab_size)
         self._models: dict[Role, RoleModel] = {}
-        self._actor = TrainedModel(Role.ACTOR, actor, self._mesh, optimizer, total_steps)
+        self._actor = TrainedModel(Role.ACTOR, actor, self._passes.mesh, optimizer, total_steps)
         self._models[Role.ACTOR] = self._actor
         self._add_reference(reference)
         if (critic is None) != (critic_optimizer is None):
             raise ZootomyError("A critic and critic_optimizer go together; give both or neither.")
         if critic is not None and critic_optimizer is not None:
+            self._check_vocabulary("critic", critic.config.vocab_size)
             steps = total_steps if critic_steps is None else critic_steps
             self._models[Role.CRITIC] = TrainedModel(
-                Role.CRITIC, critic, self._mesh, critic_optimizer, steps
+                Role.CRITIC, critic, self._passes.mesh, critic_optimizer, steps
             )
         if engine is not None:
             engine.update_weights(self._actor.lend_params(), self.version)
@@ -150,10 +127,10 @@ class Cluster:
             ZootomyError: a role without log-probabilities, a sequence longer than a row, a token
                 outside the vocabulary, a temperature that is not positive.
         """
-        if Role(role) not in POLICY_ROLES:
+        if find_role(role) not in POLICY_ROLES:
             raise ZootomyError(f"The {role} gives no log-probabilities; ask actor or reference.")
         wanted = Wanted(entropy=with_entropy, sum_pi_squared=with_sum_pi_squared)
-        return self._forward(role, sequences, temperature, wanted)
+        return self._passes.forward(self._model(role), sequences, temperature, wanted)
 
     def values(self, sequences: Sequences) -> np.ndarray:
         """The critic's value of the state before each action, `[N, T]` float32."""
@@ -161,7 +138,8 @@ class Cluster:
 
     def values_with_final(self, sequences: Sequences) -> tuple[np.ndarray, np.ndarray]:
         """Values `[N, T]`, and `[N]` of the state after the last action, for a truncated row."""
-        results = self._forward(Role.CRITIC, sequences, 1.0, Wanted(values=True))
+        critic = self._model(Role.CRITIC)
+        results = self._passes.forward(critic, sequences, 1.0, Wanted(values=True))
         return results["values"], results["final_values"]
 
     def update(
@@ -203,39 +181,18 @@ class Cluster:
             ZootomyError: leaves that do not fit, or a step after the schedule has ended.
         """
         trained = self._trained(role)
-        trained.check_horizon()
-        wanted = Wanted(with_entropy, with_sum_pi_squared, Role(role) is Role.CRITIC)
+        wanted = Wanted(with_entropy, with_sum_pi_squared, trained.role is Role.CRITIC)
         if wanted.values and (with_entropy or with_sum_pi_squared):
             raise ZootomyError("A critic has values only; entropy and the like are the actor's.")
-        _check_batch(batch, len(sequences))
-        micros = self._pack(sequences, self.config.micro_rows)
-        scalars = self._scalars(temperature, coefficients)
-        total, results = trained.zeros(), []
-        for micro in micros:
-            rows, part = jax.device_put((micro.rows, micro.gather(batch)), self._over_rows)
-            total, value, metrics = accumulate(
-                trained.graph,
-                loss,
-                wanted,
-                trained.params,
-                trained.rest,
-                total,
-                rows,
-                part,
-                *scalars,
-            )
-            results.append((value, metrics))
-        lr = float(trained.schedule(trained.steps))
-        report = trained.step(total)
-        results = jax.device_get(results)
-        if not report.applied:
-            raise trained.complain(report, _where(micros, [value for value, _ in results]))
-        return UpdateResult(
-            loss=float(report.loss),
-            grad_norm=float(report.grad_norm),
-            lr=lr,
-            metrics=_merge([metrics for _, metrics in results]),
-            micro_batches=len(micros),
+        check_batch(batch, len(sequences))
+        return self._passes.update(
+            trained,
+            sequences,
+            batch,
+            loss,
+            temperature=temperature,
+            coefficients=coefficients,
+            wanted=wanted,
         )
 
     def sync_weights(self) -> int:
@@ -291,66 +248,40 @@ class Cluster:
             if reference == "none":
                 return
             # The same arrays as the actor's; its first step leaves them to the reference.
-            reference = self._actor.model()
-        elif reference.config.vocab_size != self._vocab_size:
+            model: Decoder = self._actor.model()
+        else:
+            self._check_vocabulary("reference", reference.config.vocab_size)
+            model = reference
+        self._models[Role.REFERENCE] = RoleModel(Role.REFERENCE, model, self._passes.mesh)
+
+    def _check_vocabulary(self, who: str, vocab_size: int) -> None:
+        if vocab_size != self._vocab_size:
             raise ZootomyError(
-                f"The reference has a vocabulary of {reference.config.vocab_size} tokens, the "
-                f"actor of {self._vocab_size}; they must share a tokenizer."
+                f"The {who} has a vocabulary of {vocab_size} tokens, the actor of "
+                f"{self._vocab_size}; they must share a tokenizer."
             )
-        assert isinstance(reference, nnx.Module)
-        self._models[Role.REFERENCE] = RoleModel(Role.REFERENCE, reference, self._mesh)
 
     def _model(self, role: Role) -> RoleModel:
-        if Role(role) not in self._models:
+        role = find_role(role)
+        if role not in self._models:
             raise ZootomyError(
                 f"This cluster has no {role}; it has {', '.join(self._models)}. Give one when "
                 "the cluster is made."
             )
-        return self._models[Role(role)]
+        return self._models[role]
 
     def _trained(self, role: Role) -> TrainedModel:
         model = self._model(role)
         if not isinstance(model, TrainedModel):
-            raise ZootomyError(f"The {role} is not trained; only {' and '.join(TRAINED_ROLES)} are.")
+            raise ZootomyError(
+                f"The {role} is not trained; only {' and '.join(TRAINED_ROLES)} are."
+            )
         return model
 
     def _engine(self) -> RolloutEngine:
         if self.engine is None:
             raise ZootomyError("This cluster has no rollout engine; give one when it is made.")
         return self.engine
-
-    def _scalars(self, temperature: float, coefficients: Any) -> tuple[jax.Array, Any]:
-        if not 0 < temperature < float("inf"):
-            raise ZootomyError(
-                f"temperature must be positive, got {temperature}; greedy tokens are scored at 1."
-            )
-        values = jax.tree.map(lambda x: np.asarray(x, np.float32), coefficients)
-        return jax.device_put((np.float32(temperature), values), self._replicated)
-
-    def _pack(self, sequences: Sequences, rows: int) -> list[MicroBatch]:
-        for n in range(len(sequences)):
-            for ids in (sequences.prompts[n], sequences.completions[n]):
-                if len(ids) and not (0 <= ids.min() and ids.max() < self._vocab_size):
-                    raise ZootomyError(
-                        f"Sequence {n} holds a token outside the vocabulary 0.."
-                        f"{self._vocab_size - 1}: {ids[(ids < 0) | (ids >= self._vocab_size)][0]}."
-                    )
-        return pack(sequences, rows, self.row_length, self.config.sequences_per_row)
-
-    def _forward(
-        self, role: Role, sequences: Sequences, temperature: float, wanted: Wanted
-    ) -> dict[str, np.ndarray]:
-        model = self._model(role)
-        rows = self.config.forward_rows or self.config.micro_rows
-        micros = self._pack(sequences, rows)
-        temperature_array, _ = self._scalars(temperature, None)
-        outputs = []
-        for micro in micros:
-            placed = jax.device_put(micro.rows, self._over_rows)
-            outputs.append(
-                forward(model.graph, model.params, model.rest, placed, temperature_array, wanted)
-            )
-        return _unpack(micros, jax.device_get(outputs), len(sequences))
 
 
 def _row_length(config: ClusterConfig, max_tokens: int | None) -> int:
@@ -364,48 +295,3 @@ def _row_length(config: ClusterConfig, max_tokens: int | None) -> int:
             f"{max_tokens} tokens; raise row_length, or lower the prompt or completion limit."
         )
     return config.row_length
-
-
-def _check_batch(batch: Any, n: int) -> None:
-    leaves, _ = jax.tree_util.tree_flatten_with_path(batch)
-    for path, leaf in leaves:
-        shape = np.shape(leaf)
-        if not shape or shape[0] != n:
-            name = jax.tree_util.keystr(path, simple=True, separator=".")
-            raise ZootomyError(
-                f"The batch entry {name!r} has shape {shape}; its first axis must be the {n} "
-                "sequences."
-            )
-
-
-def _unpack(
-    micros: list[MicroBatch], outputs: list[ModelOutputs], n: int
-) -> dict[str, np.ndarray]:
-    """Results `[M, ...]` of each micro-batch to `[N, ...]`, by name."""
-    results = {}
-    for name, first in outputs[0]._asdict().items():
-        if first is None:
-            continue
-        results[name] = np.zeros((n, *first.shape[1:]), np.float32)
-        for micro, output in zip(micros, outputs, strict=True):
-            micro.scatter(output._asdict()[name], results[name])
-    return results
-
-
-def _merge(parts: list[Mapping[str, tuple[Any, Any]]]) -> dict[str, tuple[float, float]]:
-    return {
-        name: (
-            sum(float(part[name][0]) for part in parts),
-            sum(float(part[name][1]) for part in parts),
-        )
-        for name in parts[0]
-    }
-
-
-def _where(micros: list[MicroBatch], losses: list[Any]) -> str:
-    """Which sequences a loss that is not finite comes from, as near as is known."""
-    for micro, loss in zip(micros, losses, strict=True):
-        if not np.isfinite(loss):
-            ids = sorted(int(n) for n in micro.sequence_ids if n >= 0)
-            return f", in the micro-batch of the sequences {ids}"
-    return ""

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Annotated
 
 import jax
 import numpy as np
+import tyro
 from jax.sharding import Mesh
 
 from ..registry import ZootomyError
-from .roles import Role
+from .roles import Role, find_role
 
 DATA_AXIS = "data"
 
@@ -35,7 +37,8 @@ class ClusterConfig:
             or rows that do not divide over the devices.
     """
 
-    role_to_mesh: Mapping[Role, Mesh] | None = None
+    # A mesh is an object, which no command line can give.
+    role_to_mesh: Annotated[Mapping[Role, Mesh] | None, tyro.conf.Suppress] = None
     micro_rows: int = 16
     forward_rows: int | None = None
     row_length: int | None = None
@@ -63,7 +66,7 @@ class ClusterConfig:
             return data_mesh()
         if not self.role_to_mesh:
             raise ZootomyError("role_to_mesh is empty; name a mesh for a role, or leave it None.")
-        first, *others = ((Role(role), mesh) for role, mesh in self.role_to_mesh.items())
+        first, *others = ((find_role(role), mesh) for role, mesh in self.role_to_mesh.items())
         for role, mesh in others:
             if not _same(mesh, first[1]):
                 raise ZootomyError(

@@ -24,13 +24,14 @@ _UNSUPPORTED = {
     "lbfgs": "it evaluates the loss during its step",
     "momo": "it needs the loss during its step",
     "momo_adam": "it needs the loss during its step",
+    "optimistic_adam": "use optimistic_adam_v2 instead",
     "schedule_free": "its weights for sampling differ from those it trains",
     "schedule_free_adamw": "its weights for sampling differ from those it trains",
     "schedule_free_sgd": "its weights for sampling differ from those it trains",
     "sophia": "it evaluates the loss during its step",
 }
 # These take a number, not a schedule.
-_CONSTANT_ONLY = ("optimistic_adam", "rprop", "sm3")
+_CONSTANT_ONLY = ("rprop", "sm3")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -124,9 +124,7 @@ forward = jax.jit(compute, static_argnames=("graph", "wanted"))
 """`compute`, compiled."""
 
 
-@functools.partial(
-    jax.jit, static_argnames=("graph", "loss", "wanted"), donate_argnames=("total",)
-)
+@functools.partial(jax.jit, static_argnames=("graph", "loss", "wanted"), donate_argnames=("total",))
 def accumulate(
     graph: Any,
     loss: LossFunction,

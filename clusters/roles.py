@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import enum
 
+from ..registry import unknown_name
+
 
 class Role(enum.StrEnum):
     """Who does what.
@@ -24,3 +26,15 @@ POLICY_ROLES = (Role.ACTOR, Role.REFERENCE)
 
 TRAINED_ROLES = (Role.ACTOR, Role.CRITIC)
 """Roles that have an optimizer."""
+
+
+def find_role(name: str) -> Role:
+    """The role of that name.
+
+    Raises:
+        UnknownNameError: if there is none.
+    """
+    try:
+        return Role(name)
+    except ValueError:
+        raise unknown_name("role", name, [str(role) for role in Role]) from None

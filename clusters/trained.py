@@ -107,9 +107,7 @@ class TrainedModel(RoleModel):
 
     def step(self, total: Total) -> StepReport:
         """One optimizer step, unless something is not finite."""
-        program = step_program(
-            keep_params=self._params_lent, keep_optimizer=self._optimizer_lent
-        )
+        program = step_program(keep_params=self._params_lent, keep_optimizer=self._optimizer_lent)
         self.params, self.optimizer_state, report = program(
             self.optimizer, self.params, self.optimizer_state, total
         )
@@ -125,14 +123,14 @@ class TrainedModel(RoleModel):
         if not np.isfinite(report.loss):
             return NonFiniteError(f"The loss is {float(report.loss)} ({at}){where}. {outcome}")
         for what, flags in (
-            ("gradient", report.finite_gradients),
-            ("optimizer's update", report.finite_updates),
+            ("gradient", named_leaves(report.finite_gradients)),
+            ("optimizer's update", named_leaves(report.finite_updates)),
         ):
-            bad = [name for name, flag in named_leaves(flags).items() if not flag]
+            bad = [name for name, finite in flags.items() if not finite]
             if bad:
                 return NonFiniteError(
-                    f"The {what} of {bad[0]!r} and of {len(bad) - 1} other parameters is not "
-                    f"finite ({at}), although the loss is {float(report.loss):g}. {outcome}"
+                    f"The {what} of {bad[0]!r} is not finite ({len(bad)} of {len(flags)} "
+                    f"parameters; {at}), although the loss is {float(report.loss):g}. {outcome}"
                 )
         return NonFiniteError(
             f"The gradient's norm overflows float32 ({at}), although every gradient is finite. "

@@ -1,0 +1,207 @@
+"""Passes over whole mini-batches: sequences in, packed rows through a model, sequences out."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
+
+from ..registry import ZootomyError
+from .config import DATA_AXIS, ClusterConfig
+from .packing import MicroBatch, Sequences, pack
+from .programs import LossFunction, ModelOutputs, Total, Wanted, accumulate, forward
+from .trained import RoleModel, TrainedModel
+
+_MANY_LOSSES = 16
+
+
+@dataclass(frozen=True)
+class UpdateResult:
+    """What an optimizer step did.
+
+    Attributes:
+        loss: of the mini-batch.
+        grad_norm: global norm of the gradient before clipping.
+        lr: the learning rate of this step.
+        metrics: name -> (sum, weight), added up over the micro-batches.
+        micro_batches: number of forward and backward passes.
+    """
+
+    loss: float
+    grad_norm: float
+    lr: float
+    metrics: dict[str, tuple[float, float]]
+    micro_batches: int
+
+
+class Passes:
+    """Runs models over sequences in rows of one shape.
+
+    Args:
+        config: mesh and row shapes.
+        row_length: L, tokens a row.
+        vocab_size: V; token ids are checked against it, since a gather would not complain.
+    """
+
+    def __init__(self, config: ClusterConfig, row_length: int, vocab_size: int):
+        self.mesh = config.mesh()
+        self._micro_rows = config.micro_rows
+        self._forward_rows = config.forward_rows or config.micro_rows
+        self._sequences_per_row = config.sequences_per_row
+        self._row_length = row_length
+        self._vocab_size = vocab_size
+        self._over_rows = NamedSharding(self.mesh, PartitionSpec(DATA_AXIS))
+        self._replicated = NamedSharding(self.mesh, PartitionSpec())
+        self._losses: set[LossFunction] = set()
+
+    def forward(
+        self, model: RoleModel, sequences: Sequences, temperature: float, wanted: Wanted
+    ) -> dict[str, np.ndarray]:
+        """A pass without gradient; results `[N, ...]` float32 by their name in `ModelOutputs`."""
+        micros = self._pack(sequences, self._forward_rows)
+        scalar, _ = self._scalars(temperature, None)
+        outputs = []
+        for micro in micros:
+            rows = jax.device_put(micro.rows, self._over_rows)
+            outputs.append(forward(model.graph, model.params, model.rest, rows, scalar, wanted))
+        return _unpack(micros, jax.device_get(outputs), len(sequences))
+
+    def update(
+        self,
+        model: TrainedModel,
+        sequences: Sequences,
+        batch: Any,
+        loss: LossFunction,
+        *,
+        temperature: float,
+        coefficients: Any,
+        wanted: Wanted,
+    ) -> UpdateResult:
+        """One optimizer step on a mini-batch; see `Cluster.update`."""
+        model.check_horizon()
+        self._count(loss)
+        micros = self._pack(sequences, self._micro_rows)
+        total, results = self.gradient(
+            model,
+            micros,
+            batch,
+            loss,
+            temperature=temperature,
+            coefficients=coefficients,
+            wanted=wanted,
+        )
+        lr = float(np.asarray(model.schedule(model.steps)))
+        report = model.step(total)
+        results = jax.device_get(results)
+        if not report.applied:
+            raise model.complain(report, _where(micros, [value for value, _ in results]))
+        return UpdateResult(
+            loss=float(report.loss),
+            grad_norm=float(report.grad_norm),
+            lr=lr,
+            metrics=merge_metrics([metrics for _, metrics in results]),
+            micro_batches=len(micros),
+        )
+
+    def gradient(
+        self,
+        model: TrainedModel,
+        micros: list[MicroBatch],
+        batch: Any,
+        loss: LossFunction,
+        *,
+        temperature: float,
+        coefficients: Any,
+        wanted: Wanted,
+    ) -> tuple[Total, list[Any]]:
+        """The loss and gradient of a mini-batch, summed; and (loss, metrics) a micro-batch."""
+        scalars = self._scalars(temperature, coefficients)
+        total, results = model.zeros(), []
+        for micro in micros:
+            rows, part = jax.device_put((micro.rows, micro.gather(batch)), self._over_rows)
+            total, value, metrics = accumulate(
+                model.graph, loss, wanted, model.params, model.rest, total, rows, part, *scalars
+            )
+            results.append((value, metrics))
+        return total, results
+
+    def _count(self, loss: LossFunction) -> None:
+        self._losses.add(loss)
+        if len(self._losses) == _MANY_LOSSES:
+            warnings.warn(
+                f"update was given {_MANY_LOSSES} different loss functions, and each is compiled "
+                "anew; make the function once, and pass what changes as coefficients.",
+                stacklevel=4,
+            )
+
+    def _scalars(self, temperature: float, coefficients: Any) -> tuple[jax.Array, Any]:
+        if not 0 < temperature < float("inf"):
+            raise ZootomyError(
+                f"temperature must be positive, got {temperature}; greedy tokens are scored at 1."
+            )
+        values = jax.tree.map(lambda x: np.asarray(x, np.float32), coefficients)
+        return jax.device_put((np.float32(temperature), values), self._replicated)
+
+    def _pack(self, sequences: Sequences, rows: int) -> list[MicroBatch]:
+        for n in range(len(sequences)):
+            for ids in (sequences.prompts[n], sequences.completions[n]):
+                wrong = ids[(ids < 0) | (ids >= self._vocab_size)]
+                if len(wrong):
+                    raise ZootomyError(
+                        f"Sequence {n} holds the token {wrong[0]}, which is outside the "
+                        f"vocabulary 0..{self._vocab_size - 1}; is the tokenizer the model's?"
+                    )
+        return pack(sequences, rows, self._row_length, self._sequences_per_row)
+
+
+def check_batch(batch: Any, n: int) -> None:
+    """Check that every leaf of a batch speaks of n sequences.
+
+    Raises:
+        ZootomyError: it names the leaf.
+    """
+    leaves, _ = jax.tree_util.tree_flatten_with_path(batch)
+    for path, leaf in leaves:
+        shape = np.shape(leaf)
+        if not shape or shape[0] != n:
+            name = jax.tree_util.keystr(path, simple=True, separator=".")
+            raise ZootomyError(
+                f"The batch entry {name!r} has shape {shape}; its first axis must be the {n} "
+                "sequences."
+            )
+
+
+def _unpack(micros: list[MicroBatch], outputs: list[ModelOutputs], n: int) -> dict[str, np.ndarray]:
+    """Results `[M, ...]` of each micro-batch to `[N, ...]`, by name."""
+    results = {}
+    for name, first in outputs[0]._asdict().items():
+        if first is None:
+            continue
+        results[name] = np.zeros((n, *first.shape[1:]), np.float32)
+        for micro, output in zip(micros, outputs, strict=True):
+            micro.scatter(output._asdict()[name], results[name])
+    return results
+
+
+def merge_metrics(parts: list[Mapping[str, tuple[Any, Any]]]) -> dict[str, tuple[float, float]]:
+    """Sums and weights of the micro-batches; one of weight 0 says nothing, whatever its sum."""
+    merged = {}
+    for name in parts[0]:
+        pairs = [(float(part[name][0]), float(part[name][1])) for part in parts]
+        said = [pair for pair in pairs if pair[1] != 0]
+        merged[name] = (sum(value for value, _ in said), sum(weight for _, weight in said))
+    return merged
+
+
+def _where(micros: list[MicroBatch], losses: list[Any]) -> str:
+    """Which sequences a loss that is not finite comes from, as near as is known."""
+    for micro, loss in zip(micros, losses, strict=True):
+        if not np.isfinite(loss):
+            ids = sorted(int(n) for n in micro.sequence_ids if n >= 0)
+            return f", in the micro-batch of the sequences {ids}"
+    return ""
