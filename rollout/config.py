@@ -30,7 +30,8 @@ class RolloutConfig:
         max_prompt_tokens: longest prompt in tokens.
         overlong_prompts: what happens to a longer prompt: `"error"`, or `"truncate"`, which
             keeps its last tokens.
-        max_slots: completions that are decoded at the same time; the others wait for a slot.
+        max_slots: completions that are decoded at the same time; the others wait for a slot. An
+            accelerator has room for more.
         prefill_tokens: prompt tokens (padding included) that are read in one pass.
         cache_dtype: precision of the keys and values; `"model"` is that of the model.
         seed: of the noise of calls that bring no seed of their own.
@@ -47,7 +48,7 @@ class RolloutConfig:
     max_new_tokens: int = 256
     max_prompt_tokens: int = 512
     overlong_prompts: OverlongPrompts = "error"
-    max_slots: int = 256
+    max_slots: int = 64
     prefill_tokens: int = 8192
     cache_dtype: CacheDtype = "model"
     seed: int = 0
