@@ -7,8 +7,10 @@ from . import correction as correction
 from . import group_filter as group_filter
 from . import kl_estimator as kl_estimator
 from . import policy_loss as policy_loss
+from . import preference_loss as preference_loss
 from . import ratio as ratio
 from . import regularizer as regularizer
+from . import reward_loss as reward_loss
 from . import reward_shaping as reward_shaping
 from . import value_loss as value_loss
 from . import whitening as whitening
@@ -25,8 +27,10 @@ __all__ = [
     "group_filter",
     "kl_estimator",
     "policy_loss",
+    "preference_loss",
     "ratio",
     "regularizer",
+    "reward_loss",
     "reward_shaping",
     "value_loss",
     "whitening",

@@ -21,10 +21,13 @@ HINTS: dict[tuple[str, str, str], dict] = {
     ("policy_loss", "clip_cov", "cov_high"): {"cov_low": 0.02, "fraction": 0.9},
     ("policy_loss", "clip_cov", "cov_low"): {"cov_low": 0.02, "fraction": 0.9},
     ("policy_loss", "clip_cov", "fraction"): {"cov_low": 0.02},
+    ("preference_loss", "f_dpo", "alpha"): {"divergence": "alpha"},
     ("policy_loss", "dppo", "ratio_cap"): {"form": "logp", "delta_low": 1.0, "delta_high": 1.0},
 }
 # Blocks whose log-probabilities are those of the whole vocabulary, `[N, T, V]`.
 OVER_VOCABULARY = {("kl_estimator", "full"), ("kl_estimator", "top_k")}
+# Blocks whose scores are a mean and a log of the deviation, `[B, 2]`.
+DISTRIBUTIONS = {("reward_loss", "purm")}
 DIFFERENTIABLE = ("log_ratio", "logp", "entropy", "values", "chosen_logp", "rejected_logp",
                   "chosen", "rejected")  # fmt: skip
 BLOCKS = [
@@ -148,6 +151,9 @@ def make(
         pool["mask"][n // 2 :] = 0
     if sparse and "info" in pool:
         pool["valid"][0, 1:] = False
+    if key in DISTRIBUTIONS:
+        for name in ("chosen", "rejected"):
+            pool[name] = np.stack([pool[name], -0.1 * np.abs(pool[name])], axis=1)
     wanted = (*place.inputs, *describe(*key).extras)
     return jax.tree.map(jnp.asarray, {name: pool[name] for name in wanted})
 
@@ -169,7 +175,9 @@ def call_with_gradients(key: tuple[str, str], data: dict, **hyper) -> list[np.nd
         leaves = call(key, {**data, **part}, **hyper)
         kinds = [leaf for leaf in leaves if jnp.issubdtype(leaf.dtype, jnp.floating)]
         # the same weights for every row, so that a permutation of rows permutes the gradient
-        weights = [1.5 + jnp.cos(jnp.arange(leaf.shape[-1])) for leaf in kinds]
+        weights = [
+            1.5 + jnp.cos(jnp.arange(leaf.shape[-1] if leaf.ndim > 1 else 1)) for leaf in kinds
+        ]
         return sum((w * leaf).sum() for w, leaf in zip(weights, kinds, strict=True)) + 0.0, leaves
 
     if not wrt:

@@ -157,8 +157,11 @@ def test_gradients_are_finite_far_away(key):
         data["rollout_logp"] = data["old_logp"] - 100.0 * (-1.0) ** jnp.arange(5)
     for name in ("chosen_logp", "chosen"):
         if name in data:
-            data[name] = jnp.asarray([-101.0, -101.0, -1.0, -201.0])
-            data[name.replace("chosen", "rejected")] = jnp.asarray([-1.0, -201.0, -101.0, -101.0])
+            up = jnp.asarray([-101.0, -101.0, -1.0, -201.0])
+            down = jnp.asarray([-1.0, -201.0, -101.0, -101.0])
+            wide = data[name].ndim == 2
+            data[name] = up[:, None] * jnp.ones(2) if wide else up
+            data[name.replace("chosen", "rejected")] = down[:, None] * jnp.ones(2) if wide else down
     for out in given.call_with_gradients(key, data):
         assert np.isfinite(out).all()
 
