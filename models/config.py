@@ -82,6 +82,10 @@ class RopeConfig:
             raise ValueError(
                 f"rope kind {self.kind!r} is not supported; choose one of {', '.join(ROPE_KINDS)}"
             )
+        for name, value in vars(self).items():
+            is_number = isinstance(value, int | float) and not isinstance(value, bool)
+            if name not in ("kind", "truncate") and value is not None and not is_number:
+                raise ValueError(f"rope {name} must be a number, got {value!r}")
         if not self.theta > 0:
             raise ValueError(f"rope theta must be positive, got {self.theta}")
         values = {name: value for name, value in vars(self).items() if name in _ROPE_OPTIONAL}

@@ -93,7 +93,7 @@ def _refuse_unsupported(fields: dict[str, Any], family: str) -> None:
 
 
 def _refuse_sliding_window(fields: dict[str, Any], family: str, num_layers: int) -> None:
-    kinds = fields["layer_types"]
+    kinds, window = fields["layer_types"], fields["sliding_window"]
     if kinds is not None:
         other = sorted({str(kind) for kind in kinds} - {"full_attention"})
         if other:
@@ -104,21 +104,24 @@ def _refuse_sliding_window(fields: dict[str, Any], family: str, num_layers: int)
             raise ValueError(
                 f"config.json: layer_types has {len(kinds)} entries for {num_layers} layers"
             )
-        return
-    window = fields["sliding_window"]
     if family == "llama":
         active = window is not None
     else:
-        active = (
-            bool(fields["use_sliding_window"])
-            and window is not None
-            and fields["max_window_layers"] < num_layers
-        )
+        # Without layer_types, layers from max_window_layers on slide where the switch is on.
+        switched_on = bool(fields["use_sliding_window"]) and window is not None
+        active = switched_on and kinds is None and fields["max_window_layers"] < num_layers
     if active:
         raise ValueError(
             f"config.json: sliding_window = {window!r} is active and sliding attention is not "
             "supported"
         )
+
+
+def _number(fields: dict[str, Any], name: str) -> float:
+    value = fields[name]
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        raise ValueError(f"config.json: {name} must be a number, got {value!r}")
+    return float(value)
 
 
 def read_token_ids(name: str, value: Any) -> tuple[int, ...]:
@@ -185,7 +188,7 @@ def parse_config(given: dict[str, Any]) -> ModelConfig:
         if fields["num_key_value_heads"] is None
         else fields["num_key_value_heads"],
         head_dim=hidden // heads if fields["head_dim"] is None else fields["head_dim"],
-        rms_norm_eps=float(fields["rms_norm_eps"]),
+        rms_norm_eps=_number(fields, "rms_norm_eps"),
         rope=parse_rope(fields),
         qkv_bias=biased,
         o_bias=biased and family != "qwen2",
@@ -193,7 +196,7 @@ def parse_config(given: dict[str, Any]) -> ModelConfig:
         qk_norm=family == "qwen3",
         tie_embeddings=_switch(fields, "tie_word_embeddings"),
         max_positions=fields["max_position_embeddings"],
-        initializer_range=float(fields["initializer_range"]),
+        initializer_range=_number(fields, "initializer_range"),
         bos_token_id=bos[0] if bos else None,
         eos_token_ids=read_token_ids("eos_token_id", fields["eos_token_id"]),
         pad_token_id=pad[0] if pad else None,

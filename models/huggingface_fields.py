@@ -24,7 +24,6 @@ SIZES = (
     "num_key_value_heads",
     "head_dim",
     "max_position_embeddings",
-    "max_window_layers",
 )
 
 # What an absent field means, as in transformers 5.24.

@@ -67,7 +67,7 @@ def parse_rope(fields: dict[str, Any]) -> RopeConfig:
         if "truncate" in values:
             values["truncate"] = bool(values["truncate"])
     try:
-        return RopeConfig(kind=kind, theta=float(theta), **values)
+        return RopeConfig(kind=kind, theta=theta, **values)
     except ValueError as error:
         raise ValueError(f"config.json: {where}: {error}") from error
 

@@ -59,6 +59,7 @@ def test_model_config_errors(change, message):
         ({"kind": "default", "factor": 2.0}, "rope kind 'default' does not read factor"),
         ({"kind": "linear", "factor": 2.0, "beta_fast": 3.0}, "does not read beta_fast"),
         ({"kind": "yarn", "factor": 2.0}, "rope kind 'yarn' needs original_max_positions"),
+        ({"kind": "linear", "factor": "2"}, "rope factor must be a number, got '2'"),
         ({"theta": 0.0}, "rope theta must be positive, got 0.0"),
         ({"kind": "linear", "factor": -1.0}, "rope factor must be positive, got -1.0"),
     ],
@@ -99,6 +100,7 @@ def test_rope_config_errors(fields, message):
         ),
         (FIELDS, {"hidden_size": 33}, "hidden_size 33 is not a multiple of num_attention_heads 4"),
         (FIELDS, {"num_hidden_layers": "2"}, "num_hidden_layers must be a whole number"),
+        (FIELDS, {"rms_norm_eps": None}, "rms_norm_eps must be a number, got None"),
         (FIELDS, {"tie_word_embeddings": "yes"}, "tie_word_embeddings must be true or false"),
         (
             QWEN2,
@@ -132,7 +134,7 @@ def test_all_refused_fields_are_in_one_error():
         (FIELDS, {"sliding_window": None, "quantization_config": None, "pretraining_tp": 1}),
         (QWEN2, {"sliding_window": 64, "use_sliding_window": False}),
         (QWEN2, {"use_sliding_window": True, "sliding_window": 64, "max_window_layers": 2}),
-        (QWEN3, {"layer_types": ["full_attention"] * 2, "max_window_layers": 2}),
+        (QWEN3, {"layer_types": ["full_attention"] * 2, "max_window_layers": 0}),
     ],
 )
 def test_harmless_fields_are_accepted(fields, change):
