@@ -56,6 +56,32 @@ def token_mean(mask: jax.Array, group_ids: jax.Array | None) -> jax.Array:
     return safe_divide(actions, actions.sum())
 
 
+@register("aggregation", "token_sum", aliases=("token-sum",))
+def token_sum(mask: jax.Array, group_ids: jax.Array | None, *, divisor: float = 1.0) -> jax.Array:
+    """Every action counts the same, over a divisor that the mini-batch does not change.
+
+    The gradient grows with the tokens of a mini-batch. A divisor of the tokens aimed at keeps
+    the step's size where a filter leaves a batch of any size.
+
+        w_t = 1 / divisor
+
+    Args:
+        mask: `[N, T]` 1 on actions.
+        group_ids: `[N]` not used.
+        divisor: what the sum is divided by, e.g. the tokens a mini-batch should have.
+
+    Returns:
+        `[N, T]` float32 weights, 0 where the mask is 0.
+
+    Raises:
+        ZootomyError: if `divisor` is not positive.
+
+    Source: verl's token-sum; Tunix's sequence-mean-token-sum-norm with its `norm`.
+    """
+    above("token_sum", "divisor", divisor)
+    return enter("token_sum", mask, group_ids) / divisor
+
+
 @register(
     "aggregation",
     "sequence_mean_token_mean",

@@ -1,7 +1,11 @@
-"""Means and spreads over the entries that count, exact where all of them are equal."""
+"""Means and spreads over the entries that count, exact where all of them are equal.
+
+Jitted here, so that a call outside of any jit is one program and not a dozen.
+"""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -26,6 +30,7 @@ class Spread(NamedTuple):
     count: jax.Array
 
 
+@partial(jax.jit, static_argnames=("axis", "ddof"))
 def spread(
     x: jax.Array,
     mask: jax.Array,
@@ -73,6 +78,7 @@ def safe_divide(numerator: jax.Array, denominator: jax.Array) -> jax.Array:
     return jnp.where(defined, numerator / jnp.where(defined, denominator, 1.0), 0.0)
 
 
+@partial(jax.jit, static_argnames="axis")
 def weighted_mean(x: jax.Array, weights: jax.Array, axis: int) -> jax.Array:
     """Mean of `x` under weights `>= 0`, exact where all values with a weight are equal.
 
@@ -91,6 +97,7 @@ def weighted_mean(x: jax.Array, weights: jax.Array, axis: int) -> jax.Array:
     return pivot + safe_divide((weights * above).sum(axis, keepdims=True), total)
 
 
+@jax.jit
 def dense_ids(*keys: jax.Array) -> jax.Array:
     """One id for each distinct combination of the keys: 0, 1, 2, ... in their order.
 
@@ -123,6 +130,7 @@ def group_sum(x: jax.Array, ids: jax.Array) -> jax.Array:
     return jax.ops.segment_sum(x, ids, num_segments=ids.shape[0])
 
 
+@partial(jax.jit, static_argnames="ddof")
 def group_spread(x: jax.Array, mask: jax.Array, ids: jax.Array, *, ddof: int = 1) -> Spread:
     """As `spread`, among the entries with the same id.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Literal
 
 import jax
@@ -17,6 +18,7 @@ Steps = Literal["actions", "positions"]
 Singleton = Literal["zero", "reward"]
 
 
+@partial(jax.jit, static_argnames=("block", "steps", "zero_tail", "singleton"))
 def optimal_advantages(
     block: str,
     returns: jax.Array,

@@ -18,6 +18,7 @@ ALL = [
     "sequence_mean_token_sum",
     "sequence_sum_token_mean",
     "token_mean",
+    "token_sum",
 ]
 
 
@@ -45,6 +46,8 @@ def weights(name, mask=MASK, ids=IDS, **hyperparameters):
         # prompt 7 has 5 actions, prompt 2 has one: 2 prompts with an action; 3 in all
         ("prompt_mean", {}, [1 / 10, 1 / 2, 0, 1 / 10]),
         ("prompt_mean", {"count_empty": True}, [1 / 15, 1 / 3, 0, 1 / 15]),
+        # a divisor that stays whatever a filter left of the batch
+        ("token_sum", {"divisor": 40.0}, [1 / 40, 1 / 40, 0, 1 / 40]),
     ],
 )
 def test_by_hand(name, hyperparameters, rows):
@@ -130,7 +133,7 @@ def test_jit(name):
 def test_names_of_peers():
     for alias in ("seq-mean-token-mean", "token-mean", "seq-mean-token-sum"):
         assert callable(get("aggregation", alias))
-    assert set(ALL) <= set(names("aggregation"))
+    assert set(ALL) == set(names("aggregation"))
 
 
 @pytest.mark.parametrize(

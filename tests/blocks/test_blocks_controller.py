@@ -56,3 +56,23 @@ def test_settings_that_cannot_be():
     with pytest.raises(ZootomyError) as error:
         get("controller", "adaptive_kl")(target=0.0)
     assert str(error.value) == "adaptive_kl: target must be above 0, got 0.0."
+
+
+def test_kl_window():
+    controller = get("controller", "kl_window")(
+        coef=0.1, low=1.0, high=2.0, factor=2.0, minimum=0.05, maximum=0.3
+    )
+    # 3: ·2; 1.5: inside; 9: ·2 would be .4, at most .3; .5 four times: .15, .075, .05 at least
+    steps = [{"kl": kl} for kl in (3.0, 1.5, 9.0, 0.5, 0.5, 0.5, 0.5)]
+    expected = [0.1, 0.2, 0.2, 0.3, 0.15, 0.075, 0.05, 0.05]
+    assert run(controller, *steps) == pytest.approx(expected)
+
+
+def test_entropy_target():
+    settings = {"coef": 0.02, "target": 1.0, "delta": 0.01, "maximum": 0.03}
+    steps = [{"entropy": h} for h in (0.5, 0.9, 2.0, 1.0)]
+    # level: .03, .03 (bound), .02, .03; the bonus is off before the first step and above target
+    gated = get("controller", "entropy_target")(**settings)
+    assert run(gated, *steps) == pytest.approx([0.0, 0.03, 0.03, 0.0, 0.03])
+    free = get("controller", "entropy_target")(**settings, gated=False)
+    assert run(free, *steps) == pytest.approx([0.02, 0.03, 0.03, 0.02, 0.03])

@@ -59,3 +59,15 @@ def test_score_range_that_keeps_nothing():
     assert str(error.value) == (
         "score_range keeps nothing: low + margin = 1.0 is not below high - margin = 0.5."
     )
+
+
+def test_pass_rate():
+    # shares 1/5, 4/5, 0, 1, and 1/2 of the two that are valid
+    rewards = [[1, 0, 0, 0, 0], [1, 1, 1, 1, 0], [0] * 5, [1] * 5, [1, 0, NAN, NAN, NAN]]
+    valid = np.ones((5, 5))
+    valid[4, 2:] = 0
+    # the window is closed: a naive comparison loses 0.2 and 0.8, which are no float32
+    assert keep("pass_rate", rewards, valid) == [True, True, False, False, True]
+    assert keep("pass_rate", rewards, valid, low=0.3, high=0.7) == [False] * 4 + [True]
+    assert keep("pass_rate", [[2, 3, 4]], threshold=3.0) == [True]
+    assert keep("pass_rate", [[NAN]], [[0]], low=0.0) == [False]

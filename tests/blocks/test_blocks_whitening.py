@@ -97,3 +97,46 @@ def test_errors():
     assert str(error.value) == (
         "whitening: eps_place must be one of 'variance', 'floor', 'std'; got 'outside'."
     )
+
+
+def test_sequence_counts_a_completion_once():
+    # Advantages 1 (one action) and −1 (three actions). Over tokens: μ = −.5, σ = .866 (ddof 0):
+    # [1.73, −.577]. Over completions: μ = 0, σ = 1.
+    advantages, mask = [[1, NAN, 9], [-1, -1, -1]], [[1, 0, 0], [1, 1, 1]]
+    over_tokens = whiten("batch", advantages, mask, ddof=0)
+    np.testing.assert_allclose(over_tokens[:, 0], [1.732051, -0.577350], rtol=1e-5)
+    got = whiten("sequence", advantages, mask, ddof=0)
+    np.testing.assert_allclose(got, [[1, 0, 0], [-1, -1, -1]], rtol=1e-6)
+    # unbiased: σ² = 2/1
+    got = whiten("sequence", advantages, mask)
+    np.testing.assert_allclose(got[:, 0], [0.707107, -0.707107], rtol=1e-5)
+
+
+def test_group():
+    # Prompt 4: [1, 3, 5] (μ 3, σ 2); prompt 2: [7] alone.
+    advantages, mask = [[1, NAN], [7, NAN], [3, 5]], [[1, 0], [1, 0], [1, 1]]
+    ids = jnp.array([4, 2, 4])
+    got = whiten("group", advantages, mask, group_ids=ids)
+    np.testing.assert_allclose(got, [[-1, 0], [0, 0], [0, 1]], atol=1e-6)
+
+
+def test_row():
+    # [1, 3]: μ 2, σ 1 (ddof 0); a row of equal advantages is lost
+    got = whiten("row", [[1, 3, NAN], [5, 5, 5]], [[1, 1, 0], [1, 1, 1]])
+    np.testing.assert_allclose(got, [[-1, 1, 0], [0, 0, 0]])
+
+
+@pytest.mark.parametrize("name", ["batch", "sequence", "group", "row"])
+def test_masked_entries_do_nothing(name):
+    extras = {"group_ids": jnp.array([0, 0, 1])} if name == "group" else {}
+    block = get("whitening", name)
+    mask = jnp.array([[1, 1, 0], [1, 0, 0], [0, 0, 0]])
+    advantages = jnp.array([[1.0, 2.0, 0.0], [4.0, 0.0, 0.0], [0.0, 0.0, 0.0]])
+    clean = block(advantages, mask, **extras)
+    for fill in (NAN, float("inf")):
+        dirty = jnp.where(mask > 0, advantages, fill)
+        np.testing.assert_array_equal(block(dirty, mask, **extras), clean)
+        gradient = jax.grad(lambda a: (block(a, mask, **extras) ** 2).sum())(dirty)
+        assert np.isfinite(np.asarray(gradient)).all()
+        assert not np.asarray(gradient)[np.asarray(mask) == 0].any()
+    assert not np.asarray(block(dirty, jnp.zeros_like(mask), **extras)).any()

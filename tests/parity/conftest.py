@@ -67,14 +67,23 @@ def _close(file: str, actual: Any, expected: Any, where: Any = None, rtol: float
     _errors[file] = max(_errors.get(file, 0.0), worst)
 
 
+def _at_last_action(rewards: Any, mask: Any) -> np.ndarray:
+    """`[N]` rewards as `[N, T]`, on the last action of each row."""
+    placed = np.zeros(mask.shape, np.float32)
+    for n, row in enumerate(mask):
+        placed[n, np.flatnonzero(row)[-1]] = rewards[n]
+    return placed
+
+
 @pytest.fixture(scope="session")
 def parity() -> Iterator[SimpleNamespace]:
-    """`parity.cases("family/block__peer")` and `parity.close(file, actual, expected, where)`.
+    """`parity.cases("family/block__peer")`, `parity.close(file, actual, expected, where)`,
+    `parity.at_last_action(rewards, mask)`.
 
     Where the environment variable ZOOTOMY_PARITY_REPORT names a file, the largest error of each
     peer's file, relative to 1 + |value|, is added to it as JSON.
     """
-    yield SimpleNamespace(cases=_cases, close=_close, data=DATA)
+    yield SimpleNamespace(cases=_cases, close=_close, at_last_action=_at_last_action, data=DATA)
     report = os.environ.get("ZOOTOMY_PARITY_REPORT")
     if report:
         path = Path(report)

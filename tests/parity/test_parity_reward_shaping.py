@@ -178,15 +178,7 @@ def test_reward_clip(parity):
             low, high = map(float, clip_range)
             rewards = get("reward_shaping", "clip")(rewards, info, low=low, high=high)
         expected = case.outputs["token_rewards"]
-        parity.close(file, at_last_action(rewards[0], case.inputs["mask"]), expected)
-
-
-def at_last_action(rewards, mask):
-    """`[N]` rewards as `[N, T]`, on the last action of each row."""
-    placed = np.zeros(mask.shape, np.float32)
-    for n, row in enumerate(mask):
-        placed[n, np.flatnonzero(row)[-1]] = rewards[n]
-    return placed
+        parity.close(file, parity.at_last_action(rewards[0], case.inputs["mask"]), expected)
 
 
 def test_reward_clip_kl_leave_one_out(parity):
@@ -239,7 +231,7 @@ def test_shaping_pipeline(parity):
         for name, values in chain:
             rewards = get("reward_shaping", name)(rewards, info, **values)
         mask = jnp.asarray(given["mask"])
-        token_rewards = at_last_action(groups.rows(rewards), given["mask"])
+        token_rewards = parity.at_last_action(groups.rows(rewards), given["mask"])
         token_rewards = jnp.asarray(token_rewards - params["kl_coef"] * given["kl"])
         advantages, returns = get("advantage", "cumulative_return")(
             token_rewards, None, mask, holes="step"
@@ -265,7 +257,7 @@ def test_remax(parity):
         )
         # The shaped reward is the return of the first action; what was paid by then is no
         # longer to come. So the baseline is paid back on the last action.
-        paid_back = at_last_action(-given["reward_baselines"], given["mask"])
+        paid_back = parity.at_last_action(-given["reward_baselines"], given["mask"])
         advantages, _ = get("advantage", "cumulative_return")(
             jnp.asarray(dense + paid_back), None, mask
         )
