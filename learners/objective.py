@@ -146,6 +146,11 @@ def _policy_parts(
     entropy = None if outputs.entropy is None else masked(outputs.entropy, mask)
     inputs = _inputs(experience) | {"logp": logp, "old_logp": old_logp, "entropy": entropy}
 
+    if experience.rollout_logp is not None:
+        # On the first update this is what separates the engine's arithmetic from the trainer's.
+        gap = jnp.abs(jax.lax.stop_gradient(old_logp) - experience.rollout_logp)
+        metrics["rollout_logp_gap"] = (masked_sum(gap, mask), count(mask))
+
     log_ratio = call("ratio", _one(algorithm.ratio), inputs)(logp, old_logp, mask)
     token_loss = call("policy_loss", _one(algorithm.policy_loss), inputs)(
         log_ratio, experience.advantages, logp, old_logp, mask

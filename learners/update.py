@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
-from ..clusters import Cluster, ModelOutputs, Role, Sequences
+from ..clusters import Cluster, LossFunction, ModelOutputs, Role, Sequences
 from ..monitor import MetricAccumulator, Spans
+from ..registry import describe
 from .algorithm import Algorithm
 from .assembly import assemble
 from .batch import BatchConfig
@@ -19,6 +21,42 @@ from .objective import Loss, Outputs
 from .seeds import derive_seed
 
 _PART = "part of the loss: "
+
+
+class Programs(NamedTuple):
+    """The functions of an assembly in the form in which they are compiled."""
+
+    experience: Callable[..., Any]
+    weights: Callable[..., Any]
+    actor_loss: LossFunction
+    critic_loss: LossFunction
+
+
+@functools.lru_cache(maxsize=32)
+def _programs(algorithm: Algorithm, blocks: tuple[Callable[..., Any], ...]) -> Programs:
+    """One set an algorithm, so that runs of other seeds in one process compile nothing anew.
+
+    Args:
+        algorithm: the algorithm.
+        blocks: the functions that its names stand for at present.
+    """
+    assembly = assemble(algorithm)
+
+    def actor_loss(outputs: ModelOutputs, batch: Any, coefficients: Mapping[str, Any]):
+        experience, weights = batch
+        given = Outputs(logp=outputs.logp, entropy=outputs.entropy)
+        loss = assembly.objective(given, experience, coefficients, weights)
+        return loss.total, _flatten(loss)
+
+    def critic_loss(outputs: ModelOutputs, batch: Any, coefficients: Mapping[str, Any]):
+        experience, weights = batch
+        given = Outputs(values=outputs.values)
+        loss = assembly.objective(given, experience, coefficients, weights)
+        return loss.total, _flatten(loss)
+
+    return Programs(
+        jax.jit(assembly.experience), jax.jit(assembly.weights), actor_loss, critic_loss
+    )
 
 
 class Updater:
@@ -52,28 +90,12 @@ class Updater:
         self.width = width
         self.seed = seed
         self.critic_warmup = critic_warmup
-        self.assembly = assemble(algorithm)
-        self._experience = jax.jit(self.assembly.experience)
-        self._weights = jax.jit(self.assembly.weights)
-        objective = self.assembly.objective
-
-        def actor_loss(outputs: ModelOutputs, batch: Any, coefficients: Mapping[str, Any]):
-            experience, weights = batch
-            loss = objective(
-                Outputs(logp=outputs.logp, entropy=outputs.entropy),
-                experience,
-                coefficients,
-                weights,
-            )
-            return loss.total, _flatten(loss)
-
-        def critic_loss(outputs: ModelOutputs, batch: Any, coefficients: Mapping[str, Any]):
-            experience, weights = batch
-            loss = objective(Outputs(values=outputs.values), experience, coefficients, weights)
-            return loss.total, _flatten(loss)
-
-        self._actor_loss = actor_loss
-        self._critic_loss = critic_loss
+        blocks = tuple(describe(slot, spec.name).function for slot, spec in algorithm.specs())
+        programs = _programs(algorithm, blocks)
+        self._experience = programs.experience
+        self._weights = programs.weights
+        self._actor_loss = programs.actor_loss
+        self._critic_loss = programs.critic_loss
 
     def update(
         self, collected: Collected, step: int, coefficients: Mapping[str, float], spans: Spans

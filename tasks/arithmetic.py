@@ -35,6 +35,8 @@ class ArithmeticOptions:
         modulus: of `modular` problems, at least 2.
         chain_weight: weight of a second reward, the fraction of intermediate results that are
             right, place by place; 0 leaves it out.
+        unfinished: share of the demonstrations that stop before the last step, as careless
+            examples do; a policy that imitates them learns to give up half-way.
 
     Raises:
         TaskError: for a value out of range.
@@ -45,6 +47,7 @@ class ArithmeticOptions:
     max_value: int = 9
     modulus: int = 10
     chain_weight: float = 0.0
+    unfinished: float = 0.0
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
@@ -57,6 +60,8 @@ class ArithmeticOptions:
                 raise TaskError(f"arithmetic: {name} must be at least {least}, got {value}.")
         if self.chain_weight < 0:
             raise TaskError(f"arithmetic: chain_weight must be 0 or more, got {self.chain_weight}.")
+        if not 0 <= self.unfinished <= 1:
+            raise TaskError(f"arithmetic: unfinished must be 0 to 1, got {self.unfinished}.")
         if self.space() > _LARGEST_SPACE:
             raise TaskError(
                 f"arithmetic: {self.terms} numbers up to {self.max_value} make more than 2^62 "
@@ -93,9 +98,9 @@ class Problem:
     prompt: str
     chain: tuple[int, ...]
 
-    def completion(self) -> str:
-        """The worked answer."""
-        return ",".join(map(str, self.chain))
+    def completion(self, links: int | None = None) -> str:
+        """The worked answer, or its first links."""
+        return ",".join(map(str, self.chain[:links]))
 
 
 def make_arithmetic(
@@ -148,7 +153,7 @@ def make_arithmetic(
         eval=[_example(problem) for problem in drawn[:eval_size]],
         rewards=tuple(rewards),
         tokenizer=tokenizer if tokenizer is not None else CharacterTokenizer(ALPHABET),
-        demonstrations=[Demonstration(p.prompt, p.completion()) for p in train],
+        demonstrations=_demonstrations(train, difficulty.unfinished, seed),
         solved_by="answer",
     )
 
@@ -178,6 +183,19 @@ def chain_reward(
         hits = sum(g == r for g, r in zip(given, right, strict=False))
         rewards.append(hits / max(len(given), len(right)))
     return rewards
+
+
+def _demonstrations(
+    problems: Sequence[Problem], unfinished: float, seed: int
+) -> list[Demonstration]:
+    """A worked answer a problem; some stop after a random link before the last."""
+    rng = random.Random(f"demonstrations {seed}")
+    found = []
+    for problem in problems:
+        stops = len(problem.chain) > 1 and rng.random() < unfinished
+        links = rng.randrange(1, len(problem.chain)) if stops else None
+        found.append(Demonstration(problem.prompt, problem.completion(links)))
+    return found
 
 
 def _example(problem: Problem) -> Example:

@@ -6,7 +6,6 @@ import zipfile
 from pathlib import Path
 
 import pytest
-
 import zootomy
 
 ROOT = Path(__file__).parent.parent

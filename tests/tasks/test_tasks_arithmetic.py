@@ -13,7 +13,7 @@ from zootomy.tasks import (
     make_task,
     score,
 )
-from zootomy.tasks.arithmetic import _shuffled_prefix
+from zootomy.tasks.arithmetic import _shuffled_prefix, make_arithmetic
 
 ALL_KINDS = [
     {},
@@ -156,3 +156,23 @@ def test_wrong_options(options, words):
 def test_no_training_examples():
     with pytest.raises(TaskError, match=r"task\.train_size must be at least 1, got 0"):
         make({}, train_size=0)
+
+
+def test_unfinished_demonstrations_stop_before_the_last_link():
+    def demonstrations(share):
+        options = {"terms": 4, "unfinished": share}
+        task = make_arithmetic(options, train_size=400, eval_size=10, seed=0)
+        return [
+            (d.completion, ",".join(e.columns["chain"]))
+            for d, e in zip(task.demonstrations, task.train, strict=True)
+        ]
+
+    assert all(given == whole for given, whole in demonstrations(0.0))
+    stopped = [given != whole for given, whole in demonstrations(0.5)]
+    assert 160 < sum(stopped) < 240  # 200 of 400 expected, standard deviation 10
+    for given, whole in demonstrations(1.0):
+        # Always the first one or two links of three.
+        assert whole.startswith(given + ",")
+        assert given.count(",") in (0, 1)
+    with pytest.raises(ZootomyError, match=r"arithmetic: unfinished must be 0 to 1, got 1.5."):
+        demonstrations(1.5)

@@ -1,0 +1,207 @@
+"""The command line: what it prints, and that a user's error is a sentence and no traceback."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+import zootomy as z
+from zootomy.cli import main
+
+TINY = [
+    "--task.options.terms", "2", "--task.train_size", "16", "--task.eval_size", "4",
+    "--model.preset", "tiny", "--rollout.max_prompt_tokens", "4", "--rollout.max_new_tokens", "3",
+    "--batch.full", "2", "--batch.group_size", "2", "--cluster.micro_rows", "4", "--steps", "1",
+    "--evaluation.size", "4",
+]  # fmt: skip
+
+
+def run(capsys, *arguments: str) -> tuple[int, str, str]:
+    code = main(list(arguments))
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def test_list_names_every_slot_and_its_blocks(capsys):
+    code, out, _ = run(capsys, "list", "--json")
+    table = json.loads(out)
+    assert code == 0
+    assert table["algorithms"].keys() == set(z.algorithms())
+    assert sorted(table["policy_loss"]) == z.names("policy_loss")
+    assert list(table["kl_placement"]) == ["advantage", "loss", "none", "reward"]
+
+
+def test_list_one_slot_as_text(capsys):
+    _, out, _ = run(capsys, "list", "ratio")
+    assert out.startswith("ratio  Per token, per sequence, or none?\n")
+    assert "  sequence_token  The sequence's ratio" in out
+
+
+@pytest.mark.parametrize("name", z.algorithms())
+def test_show_every_algorithm(capsys, name):
+    code, out, _ = run(capsys, "show", name)
+    assert code == 0
+    assert out.startswith(f"{name}: ")
+    assert "loss = Σ w · [" in out
+    _, out, _ = run(capsys, "show", name, "--json")
+    assert json.loads(out)["policy_loss"]["name"] == z.algorithm(name).policy_loss.name
+
+
+def test_show_a_block(capsys):
+    code, out, _ = run(capsys, "show", "policy_loss.ppo_clip", "--json")
+    assert code == 0
+    assert json.loads(out)["hyperparameters"]["clip_low"] == {"type": "float", "default": 0.2}
+
+
+def test_diff_names_only_what_differs(capsys):
+    _, out, _ = run(capsys, "diff", "grpo", "dr_grpo", "--json")
+    assert set(json.loads(out)) == {
+        "name", "summary", "paper", "reward_shaping", "kl_placement", "controller", "aggregation",
+    }  # fmt: skip
+    _, out, _ = run(capsys, "diff", "grpo", "grpo")
+    assert "the same blocks with the same values" in out
+
+
+def test_train_takes_algorithm_slots_and_hyperparameters_by_dotted_names(capsys, tmp_path):
+    code, out, err = run(
+        capsys, "train", "--algorithm", "grpo", "--policy_loss.clip_high", "0.28",
+        "--aggregation=token_mean", "--reward_shaping", "clip,group_norm", "--kl-placement", "none",
+        "--controller.coef", "0", "--folder", str(tmp_path / "run"), *TINY,
+    )  # fmt: skip
+    assert code == 0, err
+    assert "held-out accuracy:" in out
+    algorithm, config = z.learners.run_config.read_yaml(tmp_path / "run" / "run.yaml")
+    assert algorithm.policy_loss.hyperparameters["clip_high"] == 0.28
+    assert algorithm.aggregation.name == "token_mean"
+    assert [spec.name for spec in algorithm.reward_shaping] == ["clip", "group_norm"]
+    assert algorithm.kl_placement == "none"
+    assert config.task.options == {"terms": 2}
+    assert config.steps == 1
+
+    code, out, err = run(capsys, "eval", str(tmp_path / "run"), "--json")
+    assert code == 0, err
+    assert 0 <= json.loads(out)["eval/accuracy"] <= 1
+
+
+def test_a_config_file_is_the_starting_point_and_the_command_line_goes_before_it(capsys, tmp_path):
+    file = tmp_path / "config.yaml"
+    file.write_text(
+        "algorithm: {base: dapo, policy_loss.clip_high: 0.3}\nsteps: 7\nseed: 4\n"
+        "batch: {full: 0}\n"
+    )
+    code, _, err = run(capsys, "train", "--config", str(file))
+    assert (code, err) == (2, "error: batch.full must be a whole number of 1 or more, got 0.\n")
+    file.write_text("algorithm: {base: dapo, policy_loss.clip_high: 0.3}\nsteps: 7\nseed: 4\n")
+    code, _, err = run(
+        capsys, "train", "--config", str(file), "--folder", str(tmp_path / "run"), *TINY,
+        "--group_filter.when_short", "train", "--group_filter.max_refills", "0",
+    )  # fmt: skip
+    assert code == 0, err
+    algorithm, config = z.learners.run_config.read_yaml(tmp_path / "run" / "run.yaml")
+    assert (algorithm.name, config.steps, config.seed) == ("dapo", 1, 4)
+    assert algorithm.policy_loss.hyperparameters["clip_high"] == 0.3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ["show", "gpro"],
+            "error: Unknown algorithm 'gpro'. Did you mean 'gspo' or 'grpo'?",
+        ),
+        (
+            ["train", "--policy_loss", "ppo_clp"],
+            "error: Unknown policy_loss block 'ppo_clp'. Did you mean 'ppo_clip'?",
+        ),
+        (
+            ["train", "--policy_loss.clip_hih", "0.3"],
+            "error: Unknown hyperparameter of policy_loss 'ppo_clip': 'clip_hih'. "
+            "Did you mean 'clip_high'?",
+        ),
+        (
+            ["train", "--policy_loss.clip_high", "high"],
+            "error: policy_loss.clip_high must be float, got 'high' (str).",
+        ),
+        (["train", "--policy_loss.clip_high"], "error: --policy_loss.clip_high needs a value"),
+        (
+            ["train", "--advantage", "gae"],
+            "error: advantage 'gae' needs a critic, but value_loss is 'none'.",
+        ),
+        (
+            ["train", *TINY, "--batch.group_size", "1"],
+            "error: reward_shaping 'group_norm' compares the completions of one prompt, but "
+            "group_size is 1",
+        ),
+        (
+            ["train", *TINY, "--task.name", "reasoning_gym:lgc"],
+            "error: Unknown reasoning_gym family 'lgc'.",
+        ),
+        (["train", "--config", "no.yaml"], "error: There is no config file 'no.yaml'."),
+        (["train", "--plugin", "no.py"], "error: The plug-in 'no.py' is no Python file"),
+        (["eval", "nowhere"], "error: 'nowhere' is no run folder: it has no run.yaml."),
+        (
+            ["train", *TINY, "--rollout.max_prompt_tokens", "3"],
+            "error: prompt 0 has 4 tokens; max_prompt_tokens is 3.",
+        ),
+    ],
+)
+def test_a_users_error_is_a_sentence(capsys, tmp_path, monkeypatch, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    code, _, err = run(capsys, *arguments)
+    assert code == 2
+    assert err.startswith(message), err
+    assert "Traceback" not in err
+
+
+def test_sizes_that_do_not_divide(capsys):
+    with pytest.raises(SystemExit):
+        main(["train", "--batch.full", "6", "--batch.mini", "4"])
+    text = " ".join(capsys.readouterr().err.replace("│", " ").split())
+    assert "6 prompts cannot be cut into mini-batches of 4. Use 3 or 6." in text
+
+
+def test_a_misspelt_setting_is_named_with_the_closest(capsys):
+    with pytest.raises(SystemExit):
+        main(["train", "--rollout.max_new_tokns", "7"])
+    assert "--rollout.max-new-tokens" in capsys.readouterr().err
+
+
+def test_an_empty_data_set(capsys, tmp_path):
+    (tmp_path / "empty.jsonl").write_text("")
+    code, _, err = run(
+        capsys, "train", "--task.name", str(tmp_path / "empty.jsonl"), "--task.rewards",
+        "math_verify", "--task.tokenizer", str(tmp_path), "--folder", str(tmp_path / "run"),
+    )  # fmt: skip
+    assert code == 2
+    assert err.startswith("error: ")
+    assert "Traceback" not in err
+
+
+def test_a_reward_function_that_raises(capsys, tmp_path):
+    file = tmp_path / "rewards.py"
+    file.write_text("def broken(prompts, completions):\n    raise RuntimeError('no judge')\n")
+    code, _, err = run(
+        capsys, "train", *TINY, "--task.rewards", f"{file}:broken",
+        "--folder", str(tmp_path / "run"),
+    )  # fmt: skip
+    assert code == 2
+    assert "none of the 4 completions has a reward: reward function 'broken' raised" in err
+    assert "RuntimeError: no judge" in err
+
+
+def test_a_plug_in_is_used_by_name(capsys, tmp_path, clean_registry):
+    file = tmp_path / "my_blocks.py"
+    file.write_text(
+        "import zootomy as z\n"
+        "@z.register('reward_shaping', 'doubled')\n"
+        "def doubled(rewards, info, *, factor: float = 2.0):\n"
+        "    '''The reward, doubled.'''\n"
+        "    return factor * rewards\n"
+    )
+    code, _, err = run(
+        capsys, "train", "--plugin", str(file), "--reward_shaping", "doubled,group_mean",
+        "--reward_shaping.factor", "3", "--folder", str(Path(tmp_path) / "run"), *TINY,
+    )  # fmt: skip
+    assert code == 0, err
+    algorithm, _ = z.learners.run_config.read_yaml(tmp_path / "run" / "run.yaml")
+    assert algorithm.reward_shaping[0] == z.block("doubled", factor=3.0)
