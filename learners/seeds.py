@@ -29,5 +29,6 @@ def derive_seed(seed: int, purpose: str, *numbers: int) -> int:
     """
     if seed < 0:
         raise ZootomyError(f"seed must be 0 or more, got {seed}.")
-    entropy = [seed, zlib.crc32(purpose.encode()), *numbers]
+    # Their number too: NumPy takes trailing zeros for nothing.
+    entropy = [seed, zlib.crc32(purpose.encode()), len(numbers), *numbers]
     return int(np.random.SeedSequence(entropy).generate_state(1, np.uint32)[0] >> 1)
