@@ -161,7 +161,7 @@ def _step(
 ) -> tuple[Any, Any, StepReport]:
     gradients = total.gradients
     grad_norm = optax.tree.norm(gradients)
-    updates, new_state = optimizer.update(gradients, optimizer_state, params)
+    updates, new_state = optimizer.update(gradients, optimizer_state, widened(params))
     finite_gradients = jax.tree.map(_finite, gradients)
     finite_updates = jax.tree.map(_finite, updates)
     flags = [*jax.tree.leaves(finite_gradients), *jax.tree.leaves(finite_updates)]
@@ -173,6 +173,11 @@ def _step(
     new_params = choose(optax.apply_updates(params, updates), params)
     report = StepReport(applied, grad_norm, total.loss, finite_gradients, finite_updates)
     return new_params, choose(new_state, optimizer_state), report
+
+
+def widened(params: Any) -> Any:
+    """Parameters in float32, as the optimizer sees them: its memory is float32 whatever theirs."""
+    return jax.tree.map(lambda p: p.astype(jnp.float32), params)
 
 
 def _finite(x: jax.Array) -> jax.Array:

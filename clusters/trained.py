@@ -13,7 +13,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from ..registry import ZootomyError
 from .naming import named_leaves, same_structure
 from .optimizer import OptimizerConfig, make_optimizer, make_schedule
-from .programs import StepReport, Total, step_program
+from .programs import StepReport, Total, step_program, widened
 from .roles import Role
 
 
@@ -70,9 +70,10 @@ class TrainedModel(RoleModel):
         self.scheduled = config.schedule != "constant"
         self.optimizer = make_optimizer(config, total_steps)
         self.schedule = make_schedule(config, total_steps)
-        self.optimizer_state = jax.device_put(
-            jax.tree.map(jnp.asarray, self.optimizer.init(self.params)), self.replicated
-        )
+        # Copied, since some optimizers (dog, prodigy) remember the very arrays of the parameters,
+        # which others hold and which a step would overwrite together with its state.
+        state = jax.tree.map(jnp.array, self.optimizer.init(widened(self.params)))
+        self.optimizer_state = jax.device_put(state, self.replicated)
         self.steps = 0
         # While someone else holds the arrays (the given model, the engine, the reference, a
         # checkpoint that is being written), a step must not overwrite them.

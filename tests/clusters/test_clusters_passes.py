@@ -13,6 +13,7 @@ from zootomy import ZootomyError
 from zootomy.clusters import ModelOutputs, NonFiniteError, OptimizerConfig, Role, Sequences
 from zootomy.clusters.passes import merge_metrics
 from zootomy.clusters.programs import Wanted, accumulate, forward
+from zootomy.models import Decoder
 
 # (micro_rows, row_length, sequences_per_row): many micro-batches and one, packed and not, rows
 # that just fit, slots that stay empty. In the last a row has 3 slots of 5 actions but 12 tokens:
@@ -197,6 +198,20 @@ def test_grad_norm_is_that_before_clipping(kit, ragged):
     moved = np.sqrt(sum(float(jnp.sum((a - b) ** 2)) for a, b in zip(after, before, strict=True)))
     assert clipped.grad_norm == plain.grad_norm > 1
     assert moved == pytest.approx(0.1, rel=1e-4)
+
+
+def test_bfloat16_weights_have_float32_moments_from_the_first_step_on(kit, ragged):
+    # Moments that begin in bfloat16 and end in float32 could not be restored into a new run.
+    actor = Decoder(kit.config, rngs=nnx.Rngs(0), dtype=jnp.bfloat16, param_dtype=jnp.bfloat16)
+    cluster = kit.cluster(actor=actor, optimizer=kit.adam)
+    before = jax.tree.map(lambda leaf: leaf.dtype, cluster.state().arrays)
+    first = kit.update(cluster, ragged, temperature=0.7)
+    second = kit.update(cluster, ragged, temperature=0.7)
+    assert second.loss < first.loss
+    assert jax.tree.map(lambda leaf: leaf.dtype, cluster.state().arrays) == before
+    floats = {leaf.dtype for leaf in jax.tree.leaves(cluster.state().arrays["actor"]["optimizer"])}
+    assert floats == {jnp.dtype("float32"), jnp.dtype("int32")}
+    assert cluster.model("actor").embed_tokens.embedding[...].dtype == jnp.bfloat16
 
 
 def test_metrics_are_weighted_and_weight_zero_says_nothing():
