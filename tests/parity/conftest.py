@@ -30,6 +30,8 @@ def _array(value: Any) -> Any:
         return SPECIAL.get(value, value)
     if isinstance(value, list):
         array = np.asarray([_array(entry) for entry in value])
+        if array.dtype.kind == "U":
+            return value
         return array.astype(np.float32 if array.dtype.kind == "f" else np.int32)
     return value
 
