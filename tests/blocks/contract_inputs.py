@@ -14,7 +14,7 @@ from zootomy.registry import ZootomyError, describe, names, slot, slots
 
 # What a block cannot be called without, because only the user or the learner knows it.
 REQUIRED: dict[tuple[str, str], dict] = {
-    ("reward_shaping", "overlong_penalty"): {"max_length": 6, "buffer": 3},
+    ("reward_shaping", "overlong_penalty"): {"length": 6, "buffer": 3},
 }
 # Settings under which a hyperparameter matters, where a search would take long to find them.
 HINTS: dict[tuple[str, str, str], dict] = {
@@ -97,6 +97,8 @@ def reward_pool(seed: int, p: int, g: int, scale: float) -> dict:
         truncated=rng.random((p, g)) < 0.5,
         components=rng.normal(size=(2, p, g)).astype(np.float32),
         baseline=rng.normal(size=p).astype(np.float32),
+        scale=rng.uniform(0.5, 2, p).astype(np.float32),
+        weights=rng.uniform(0.5, 2, 2).astype(np.float32),
     )
     return {"rewards": (scale * rng.normal(size=(p, g))).astype(np.float32), "info": info,
             "valid": valid}  # fmt: skip
@@ -132,7 +134,7 @@ def make(
         n: rows: sequences, prompts or pairs.
         t: columns: tokens or completions a prompt.
         scale: stretches log-ratios and rewards.
-        sparse: rows without an action, and a group with a single valid completion.
+        sparse: no action but in the first row, and a group with a single valid completion.
     """
     place = slot(key[0])
     pools = {
@@ -148,7 +150,7 @@ def make(
             logits = scale * rng.normal(size=(n, t, 3))
             pool[name] = np.asarray(jax.nn.log_softmax(logits), np.float32)
     if sparse and "mask" in pool:
-        pool["mask"][n // 2 :] = 0
+        pool["mask"][1:] = 0
     if sparse and "info" in pool:
         pool["valid"][0, 1:] = False
     if key in DISTRIBUTIONS:
@@ -211,6 +213,8 @@ def other_values(annotation, default) -> list:
         return [choice for choice in typing.get_args(annotation) if choice != default]
     if annotation is bool:
         return [not default]
+    if annotation is str:
+        return ["leave_one_out"]  # a word stands for a block of the same slot
     if annotation is int:
         start = default or 0
         return [start + 1, start + 2, start + 4, 2 * start + 20, max(start - 1, 0)]
