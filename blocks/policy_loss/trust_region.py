@@ -99,13 +99,18 @@ def ipo_mask(
     *,
     mask_low: float = 0.2,
     mask_high: float = 0.2,
+    by_sign: bool = False,
     kl_tau: float = 1e-3,
     clamp: float = 20.0,
 ) -> TokenLoss:
     """A probability-difference mask with a squared pull on every token, masked ones included.
 
-        keep = p − q ≤ mask_high where A > 0,   q − p ≤ mask_low elsewhere
+        keep = −mask_low ≤ p − q ≤ mask_high;   by sign: p − q ≤ mask_high where A > 0,
+        p − q ≥ −mask_low elsewhere
         loss = −keep r A + τ (log r)²
+
+    The mask does not look at the advantage: in asynchronous training a token beyond the bounds
+    has been moved by other data. Later versions of prime-rl look at it (`by_sign=True`).
 
     Args:
         log_ratio: `[N, T]` log importance ratios, from the slot `ratio`.
@@ -113,8 +118,9 @@ def ipo_mask(
         logp: `[N, T]` log-probabilities under the policy, in nats; p = exp of it.
         old_logp: `[N, T]` those of the policy that sampled; q = exp of it.
         mask: `[N, T]` 1 on actions.
-        mask_low: how far a probability may fall where A ≤ 0.
-        mask_high: how far a probability may rise where A > 0.
+        mask_low: how far a probability may fall.
+        mask_high: how far a probability may rise.
+        by_sign: whether only the bound in the direction of the push counts.
         kl_tau: τ, the strength of the pull.
         clamp: bound on the log-ratio before exp; the pull is not clamped.
 
@@ -133,8 +139,10 @@ def ipo_mask(
     above("ipo_mask", "clamp", clamp)
     given = clean("ipo_mask", log_ratio, advantages, logp, old_logp, mask)
     moved = jnp.exp(jax.lax.stop_gradient(given.logp)) - jnp.exp(given.old_logp)
-    good = given.advantages > 0
-    high, low = good & (moved > mask_high), ~good & (moved < -mask_low)
+    high, low = moved > mask_high, moved < -mask_low
+    if by_sign:
+        good = given.advantages > 0
+        high, low = good & high, ~good & low
     ratio = bounded_exp(given.log_ratio, clamp)
     push = jnp.where(high | low, 0.0, -given.advantages * ratio)
     loss = push + kl_tau * jnp.square(given.log_ratio)

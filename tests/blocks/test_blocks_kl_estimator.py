@@ -136,3 +136,45 @@ def test_wrong_input_is_refused_with_a_sentence():
     )
     with pytest.raises(ZootomyError, match=r"^k3: clamp must be above 0, got -1\.0\.$"):
         kl.k3(jnp.zeros((1, 1)), jnp.zeros((1, 1)), clamp=-1.0)
+
+
+def test_the_kl_over_the_vocabulary():
+    # p = (.5, .5), q = (.9, .1): .5 log(.5/.9) + .5 log(.5/.1) = .5108; forward .3681
+    ref = jnp.log(jnp.array([[[0.9, 0.1]]]))
+
+    def of(theta, direction="reverse"):
+        return kl.full(jax.nn.log_softmax(theta), ref, direction=direction)[0, 0]
+
+    value, slope = jax.value_and_grad(of)(jnp.zeros((1, 1, 2)))
+    assert float(value) == pytest.approx(0.5108, abs=1e-4)
+    np.testing.assert_allclose(slope[0, 0], [-0.5493, 0.5493], atol=1e-4)
+    assert float(of(jnp.zeros((1, 1, 2)), "forward")) == pytest.approx(0.3681, abs=1e-4)
+
+
+def test_a_token_of_probability_zero_has_no_part():
+    logp = jnp.array([[[0.0, -jnp.inf]]])
+    ref = jnp.log(jnp.array([[[0.5, 0.5]]]))
+    value, slope = jax.value_and_grad(lambda x: kl.full(x, ref)[0, 0])(logp)
+    assert float(value) == pytest.approx(math.log(2))
+    assert bool(jnp.isfinite(slope).all())
+
+
+def test_the_kl_of_the_best_tokens():
+    # .5 log(.5/.6) + rest .5 log(.5/.4); without the rest it is negative, no divergence
+    logp, ref = jnp.log(jnp.array([[[0.5]]])), jnp.log(jnp.array([[[0.6]]]))
+    assert float(kl.top_k(logp, ref)[0, 0]) == pytest.approx(0.02041, abs=1e-5)
+    assert float(kl.top_k(logp, ref, tail=False)[0, 0]) == pytest.approx(-0.09116, abs=1e-5)
+
+
+def test_gradients_for_tokens_of_an_older_policy():
+    # d = -.5, pi/pi_old = e: value k3, slope w d with w = e, or its cap
+    old = jnp.full((1, 1), -1.5)
+    value, slope = both(kl.unbiased, -0.5, old_logp=old)
+    assert (value, slope) == pytest.approx((math.exp(0.5) - 1.5, -0.5 * math.e), rel=1e-5)
+    assert both(kl.unbiased, -0.5, old_logp=old, cap=2.0)[1] == pytest.approx(-1.0)
+    # r k3, with the gradient of both: r k3 + r (1 - exp(.5))
+    mask = jnp.ones((1, 1))
+    k3 = math.exp(0.5) - 1.5
+    value, slope = both(kl.importance_weighted, -0.5, old_logp=old, mask=mask)
+    want = (math.e * k3, math.e * (k3 + 1 - math.exp(0.5)))
+    assert (value, slope) == pytest.approx(want, rel=1e-5)

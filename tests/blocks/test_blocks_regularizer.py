@@ -56,3 +56,37 @@ def test_what_is_missing_is_named():
     )
     with pytest.raises(ZootomyError, match="needs entropy, which is missing"):
         regularizer.entropy_bonus(LOGP, REF, None, ADVANTAGES, MASK)
+
+
+def test_imitation_of_good_samples():
+    # A = 1, -1, NaN (masked): only the first counts
+    got, slope = jax.value_and_grad(
+        lambda x: regularizer.nll_positives(x, None, None, ADVANTAGES, MASK).sum()
+    )(LOGP)
+    assert float(got) == 1.0
+    np.testing.assert_array_equal(slope, [[-1, 0, 0]])
+
+
+def test_distillation_has_the_gradient_of_the_kl():
+    # d = -.5: value k1 = -.5, slope d; k1's own slope would be 1, whatever the teacher
+    got, slope = jax.value_and_grad(
+        lambda x: regularizer.distillation(x, REF, None, ADVANTAGES, MASK).sum()
+    )(LOGP)
+    assert float(got) == pytest.approx(-0.5)
+    np.testing.assert_allclose(slope, [[-0.5, 0, 0]])
+
+
+def test_distillation_over_the_teachers_best_tokens():
+    policy = jnp.log(jnp.array([[[0.5, 0.3], [0.5, 0.5], [1.0, 1.0]]]))
+    teacher = jnp.log(jnp.array([[[0.6, 0.2], [0.5, 0.5], [jnp.nan, 0.1]]]))
+    got = regularizer.distillation(policy, teacher, None, ADVANTAGES, MASK, estimator="top_k")
+    # .5 log(.5/.6) + .3 log(.3/.2) + rest .2 log(.2/.2) = -.0912 + .1216
+    np.testing.assert_allclose(got, [[0.03048, 0, 0]], atol=1e-4)
+    with pytest.raises(ZootomyError, match=r"logp must be \[N, T, K\]"):
+        regularizer.distillation(LOGP, REF, None, ADVANTAGES, MASK, estimator="top_k")
+
+
+def test_the_entropy_bonus_of_the_undecided():
+    # entropies .7 and .2: the upper half is .7
+    got = regularizer.entropy_top(LOGP, REF, ENTROPY, ADVANTAGES, MASK, fraction=0.5)
+    np.testing.assert_allclose(got, [[-0.7, 0, 0]], rtol=1e-6)

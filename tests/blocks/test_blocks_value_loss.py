@@ -41,3 +41,13 @@ def test_wrong_input_is_refused():
         value_loss.clipped_mse(VALUES, OLD, RETURNS, MASK, clip=0.0)
     with pytest.raises(ZootomyError, match="returns has shape"):
         value_loss.mse(VALUES, OLD, RETURNS[:1], MASK)
+
+
+def test_huber_is_linear_far_away():
+    # errors -2, 3, -.5 with delta 1: 1 * (2 - .5), 1 * (3 - .5), .125
+    loss, slope = both(value_loss.huber, delta=1.0)
+    assert float(loss) == pytest.approx(1.5 + 2.5 + 0.125)
+    np.testing.assert_allclose(slope, [[-1, 1, 0], [-0.5, 0, 0]])
+    # clipped to .2 of the old: errors -2.8 and -.8 are worse
+    loss, _ = both(value_loss.huber, delta=1.0, clip=0.2)
+    assert float(loss) == pytest.approx(2.3 + 2.5 + 0.32)

@@ -215,7 +215,9 @@ def test_without_a_reference(parity, name):
         zeros, lengths = jnp.zeros_like(sums[0]), lengths_of(case, sums[0].shape[0])
         keep = jnp.asarray(case.inputs.get("loss_mask", 1.0))
 
-        def losses(chosen, rejected, rest=(zeros, zeros, lengths), hyper=hyper_of(case.params)):
+        hyper = hyper_of(case.params)
+
+        def losses(chosen, rejected, rest=(zeros, zeros, lengths), hyper=hyper):
             return sign * block(chosen, rejected, *rest, **hyper)
 
         def loss(chosen, rejected, losses=losses, keep=keep):

@@ -312,8 +312,15 @@ def test_areal(parity):
 
 
 def test_every_file_of_the_family_is_covered(parity):
-    named = {*OPENRLHF, *SKYRL, "combined__skyrl", "rejection_sampling__areal",
-             "rejection_mask__verl", "weights_and_rejection__verl", "offpolicy_metrics__verl"}  # fmt: skip
+    named = {
+        *OPENRLHF,
+        *SKYRL,
+        "combined__skyrl",
+        "rejection_sampling__areal",
+        "rejection_mask__verl",
+        "weights_and_rejection__verl",
+        "offpolicy_metrics__verl",
+    }
     named |= {
         f"{kind}_{level}__{peer}"
         for kind in ("tis", "icepop")
