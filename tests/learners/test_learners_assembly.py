@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from zootomy import Algorithm, ZootomyError, algorithm, assemble, block, register
 from zootomy.blocks.policy_loss import reinforce
+from zootomy.blocks.types import TokenLoss
 from zootomy.learners import Outputs
 
 
@@ -597,3 +598,14 @@ class TestOwnLoop:
         assert seen["truncated"].tolist() == [True, False]
         close(seen["rollout_logp"], [[-1, -2], [-3, 0]])
         close(seen["entropy"], [[1, 2], [3, 0]])
+
+    @pytest.mark.usefixtures("clean_registry")
+    def test_what_a_block_of_ones_own_reports_is_a_metric(self, rollouts_of):
+        @register("policy_loss", "talkative")
+        def talkative(log_ratio, advantages, logp, old_logp, mask):
+            loss, stats = reinforce(log_ratio, advantages, logp, old_logp, mask)
+            return TokenLoss(loss, {**stats, "surprise": -logp})
+
+        chosen = algorithm("pico", policy_loss="talkative")
+        _, _, loss = run(chosen, rollouts_of([[1, 0]], [2, 1]), [[-1, -2], [-3, 9]])
+        close(loss.metrics["surprise"], [6, 3])
