@@ -18,6 +18,7 @@ REQUIRED: dict[tuple[str, str], dict] = {
 }
 # Settings under which a hyperparameter matters, where a search would take long to find them.
 HINTS: dict[tuple[str, str, str], dict] = {
+    ("advantage", "vapo_gae", "lam"): {"alpha": None},
     ("policy_loss", "clip_cov", "cov_high"): {"cov_low": 0.02, "fraction": 0.9},
     ("policy_loss", "clip_cov", "cov_low"): {"cov_low": 0.02, "fraction": 0.9},
     ("policy_loss", "clip_cov", "fraction"): {"cov_low": 0.02},
@@ -208,7 +209,7 @@ def other_values(annotation, default) -> list:
     if origin in (typing.Union, types.UnionType):
         parts = [part for part in typing.get_args(annotation) if part is not type(None)]
         found = [value for part in parts for value in other_values(part, default)]
-        return found + ([None] if default is not None else [])
+        return ([None] if default is not None else []) + found
     if origin is typing.Literal:
         return [choice for choice in typing.get_args(annotation) if choice != default]
     if annotation is bool:

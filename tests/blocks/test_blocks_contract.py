@@ -3,26 +3,15 @@
 Block modules are imported by the package; a block added to it is tested here without a word.
 """
 
-import importlib.util
 import inspect
-import sys
-from pathlib import Path
 
+import contract_inputs as given
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import zootomy.blocks  # registers every block
 from zootomy.registry import ZootomyError, describe, names, slot
-
-_spec = importlib.util.spec_from_file_location(
-    "contract_inputs", Path(__file__).parent / "contract_inputs.py"
-)
-assert _spec is not None
-assert _spec.loader is not None
-given = importlib.util.module_from_spec(_spec)
-sys.modules["contract_inputs"] = given
-_spec.loader.exec_module(given)
 
 pytestmark = pytest.mark.contract
 

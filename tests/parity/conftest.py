@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,6 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))  # helper modules beside the tests
 
 DATA = Path(__file__).parent.parent / "data" / "parity"
 SPECIAL = {"NaN": np.nan, "Infinity": np.inf, "-Infinity": -np.inf}
