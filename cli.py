@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -10,11 +11,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
-import yaml
 from rich.console import Console
 
 from .learners import Algorithm, EvaluationConfig, algorithms
 from .learners import algorithm as named_algorithm
+from .learners.arguments import take_dotted, take_named
 from .learners.run_config import RunConfig, read_yaml, to_plain
 from .registry import (
     BlockInfo,
@@ -175,6 +176,7 @@ def evaluate_run(
     """
     from .learners.run import evaluate_folder
 
+    keep_compilations()
     metrics = evaluate_folder(Path(folder), evaluation, model, seed)
     if json:
         _print_json(metrics)
@@ -185,16 +187,18 @@ def evaluate_run(
 
 def _train(arguments: list[str]) -> None:
     """`zootomy train`: the algorithm's own names are taken out before tyro reads the rest."""
-    arguments, changes = _take_dotted(arguments, tuple(place.name for place in slots()))
-    arguments, options = _take_dotted(arguments, OPEN_MAPPINGS)
-    arguments, picked = _take_named(arguments, ("algorithm", "config"))
-    chosen, run = _starting_point(picked)
+    arguments, changes = take_dotted(arguments, tuple(place.name for place in slots()))
+    arguments, options = take_dotted(arguments, OPEN_MAPPINGS)
+    arguments, names_given = take_named(arguments, "algorithm")
+    arguments, files = take_named(arguments, "config")
+    file = files[-1] if files else ""
+    chosen, run = _starting_point(names_given[-1] if names_given else "", file)
     run = _with_options(run, options)
 
     def read(
         run: Annotated[RunConfig, tyro.conf.arg(name="")] = run,
         algorithm: str = chosen.name,
-        config: str = picked.get("config", ""),
+        config: str = file,
         resume: bool = False,
     ) -> tuple[RunConfig, bool]:
         del algorithm, config
@@ -210,6 +214,7 @@ def _train(arguments: list[str]) -> None:
 def _run(chosen: Algorithm, run: RunConfig, resume: bool) -> None:
     from .learners.run import train as train_run
 
+    keep_compilations()
     console = Console()
     result = train_run(chosen, run, resume=resume, console=console)
     console.print()
@@ -224,14 +229,19 @@ def _run(chosen: Algorithm, run: RunConfig, resume: bool) -> None:
     _print(f"log:     {result.folder / 'metrics.jsonl'}")
 
 
-def _starting_point(picked: dict[str, str]) -> tuple[Algorithm, RunConfig]:
-    """The algorithm and settings that `--config` and `--algorithm` name."""
-    chosen, run = named_algorithm("grpo"), RunConfig()
-    if "config" in picked:
-        chosen, run = read_yaml(picked["config"])
-    if "algorithm" in picked:
-        chosen = named_algorithm(picked["algorithm"])
-    return chosen, run
+def keep_compilations() -> None:
+    """Keep compiled programs in the user's cache folder, so that a second run starts at once."""
+    import jax
+
+    if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+        home = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+        jax.config.update("jax_compilation_cache_dir", str(Path(home) / "zootomy" / "xla"))
+
+
+def _starting_point(name: str, file: str) -> tuple[Algorithm, RunConfig]:
+    """The algorithm and settings that `--algorithm` and `--config` name."""
+    chosen, run = read_yaml(file) if file else (named_algorithm("grpo"), RunConfig())
+    return named_algorithm(name) if name else chosen, run
 
 
 def _with_options(run: RunConfig, options: dict[str, Any]) -> RunConfig:
@@ -247,76 +257,12 @@ def _with_options(run: RunConfig, options: dict[str, Any]) -> RunConfig:
     return run
 
 
-def _take_dotted(
-    arguments: list[str], prefixes: tuple[str, ...]
-) -> tuple[list[str], dict[str, Any]]:
-    """Split off `--PREFIX[.NAME] VALUE`; values are read as YAML, `a,b` as a list of names."""
-    rest: list[str] = []
-    taken: dict[str, Any] = {}
-    words = iter(arguments)
-    for word in words:
-        key, sign, value = word.partition("=")
-        name = key.removeprefix("--").replace("-", "_")
-        if not key.startswith("--") or not _matches(name, prefixes):
-            rest.append(word)
-            continue
-        if not sign:
-            value = next(words, None)
-            if value is None or value.startswith("--"):
-                raise ZootomyError(f"{key} needs a value, as in {key} VALUE.")
-        if name in taken:
-            raise ZootomyError(f"{key} is given twice.")
-        taken[name] = _value(key, value)
-    return rest, taken
-
-
-def _take_named(arguments: list[str], wanted: tuple[str, ...]) -> tuple[list[str], dict[str, str]]:
-    """Split off `--NAME VALUE` for some names."""
-    rest: list[str] = []
-    taken: dict[str, str] = {}
-    words = iter(arguments)
-    for word in words:
-        key, sign, value = word.partition("=")
-        if key not in {f"--{name}" for name in wanted}:
-            rest.append(word)
-            continue
-        given = value if sign else next(words, None)
-        if given is None:
-            raise ZootomyError(f"{key} needs a value, as in {key} VALUE.")
-        taken[key.removeprefix("--")] = given
-    return rest, taken
-
-
 def _load_plugins(arguments: list[str]) -> list[str]:
     """Run every `--plugin FILE`, so that its blocks have names; the rest is returned."""
-    rest, taken = [], []
-    words = iter(arguments)
-    for word in words:
-        key, sign, value = word.partition("=")
-        if key != "--plugin":
-            rest.append(word)
-            continue
-        given = value if sign else next(words, None)
-        if given is None:
-            raise ZootomyError("--plugin needs a file, as in --plugin my_blocks.py.")
-        taken.append(given)
-    for path in taken:
+    rest, paths = take_named(arguments, "plugin")
+    for path in paths:
         load_plugin(path)
     return rest
-
-
-def _matches(name: str, prefixes: tuple[str, ...]) -> bool:
-    return any(name == prefix or name.startswith(f"{prefix}.") for prefix in prefixes)
-
-
-def _value(key: str, text: str) -> Any:
-    try:
-        value = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ZootomyError(f"{key} {text!r} is not YAML: {error}") from error
-    if isinstance(value, str) and "," in value and "." not in key:
-        return [part.strip() for part in value.split(",")]
-    return value
 
 
 def _algorithm(name: str) -> Algorithm:

@@ -11,22 +11,14 @@ from rich.console import Console
 
 from ..clusters import Checkpoints, Cluster, Role
 from ..models import Decoder, ValueModel, load_model, make_model, save_model
-from ..monitor import (
-    RunLog,
-    Sample,
-    SampleLog,
-    Screen,
-    choose,
-    plot_runs,
-    read_log,
-    write_markdown,
-)
+from ..monitor import RunLog, SampleLog, Screen, plot_runs, write_markdown
 from ..registry import ZootomyError
 from ..rollout import make_engine
 from ..tasks import Task, make_task
 from .algorithm import Algorithm
-from .evaluation import Evaluation, EvaluationConfig, evaluate
-from .learner import Learner, StepReport
+from .evaluation import EvaluationConfig, evaluate
+from .learner import Learner
+from .loop import Loop
 from .run_config import RunConfig, read_yaml, to_plain, write_yaml
 from .seeds import derive_seed
 from .warmup import warm_up
@@ -106,7 +98,7 @@ def train(
         log = stack.enter_context(RunLog(folder, resume_step=log_from))
         samples = SampleLog(folder, resume_step=log_from)
         stack.callback(samples.close)
-        loop = _Loop(learner, config, screen, log, samples, checkpoints)
+        loop = Loop(learner, config, screen, log, samples, checkpoints)
         before = loop.first_evaluation(resumed=start is not None)
         after = loop.run(before)
         save_model(
@@ -176,102 +168,6 @@ def build_learner(algorithm: Algorithm, config: RunConfig, task: Task, model: De
     )
 
 
-class _Loop:
-    """Steps, evaluations, logs and checkpoints in turn."""
-
-    def __init__(
-        self,
-        learner: Learner,
-        config: RunConfig,
-        screen: Screen,
-        log: RunLog,
-        samples: SampleLog,
-        checkpoints: Checkpoints,
-    ):
-        self.learner = learner
-        self.config = config
-        self.screen = screen
-        self.log = log
-        self.samples = samples
-        self.checkpoints = checkpoints
-
-    def first_evaluation(self, *, resumed: bool) -> dict[str, float]:
-        """The metrics before the first step: measured, or read back from the log."""
-        if resumed:
-            return _logged_evaluation(self.log.folder)
-        if not self.learner.task.eval:
-            return {}
-        self.screen.status("compiling and evaluating")
-        evaluation = self.learner.evaluate(self.config.evaluation)
-        self.log.write(0, evaluation.metrics)
-        self.samples.write(0, self._held_out(evaluation), "eval")
-        self.screen.update(0, evaluation.metrics)
-        return evaluation.metrics
-
-    def run(self, last: dict[str, float]) -> dict[str, float]:
-        """All steps that are left; returns the last evaluation's metrics."""
-        total = self.config.steps
-        self.screen.status("compiling the first step")
-        while self.learner.steps_done < total:
-            report = self.learner.step()
-            metrics = dict(report.metrics)
-            if self._due(self.config.evaluation.every, report.step) and self.learner.task.eval:
-                evaluation = self.learner.evaluate(self.config.evaluation)
-                last = evaluation.metrics
-                metrics |= last
-                self.samples.write(report.step, self._held_out(evaluation), "eval")
-            shown = self._sampled(report)
-            self.samples.write(report.step, shown)
-            self.log.write(report.step, metrics)
-            self.screen.update(report.step, metrics, shown)
-            if self._due(self.config.checkpoint.every, report.step):
-                self.screen.status("saving a checkpoint")
-                self.checkpoints.save(report.step, *self.learner.state())
-        return last
-
-    def _due(self, every: int, step: int) -> bool:
-        return step == self.config.steps or (every > 0 and step % every == 0)
-
-    def _sampled(self, report: StepReport) -> list[Sample]:
-        """A few of a step's completions, as text."""
-        groups = report.collected.sampled
-        size = self.learner.batch.group_size
-        chosen = choose(len(groups) * size, self.config.samples, report.step, self.config.seed)
-        found = []
-        for index in chosen:
-            group, member = groups[index // size], index % size
-            example = self.learner.task.train[group.example]
-            found.append(
-                Sample(
-                    prompt=_text(example.prompt),
-                    completion=self._decode(group.completions[member].tokens),
-                    reward=float(group.rewards[member]) if group.valid[member] else None,
-                    answer=_answer(example.columns),
-                )
-            )
-        return found
-
-    def _held_out(self, evaluation: Evaluation) -> list[Sample]:
-        """The first few held-out completions: always the same prompts, to see them change."""
-        pairs = zip(evaluation.examples, evaluation.completions, strict=True)
-        size = len(evaluation.completions[0])
-        return [
-            Sample(
-                prompt=_text(example.prompt),
-                completion=self._decode(completions[0].tokens),
-                reward=float(evaluation.rewards[index * size])
-                if evaluation.valid[index * size]
-                else None,
-                answer=_answer(example.columns),
-            )
-            for index, (example, completions) in enumerate(pairs)
-            if index < self.config.samples
-        ]
-
-    def _decode(self, tokens) -> str:
-        return self.learner.task.tokenizer.decode(tokens.tolist())
-
-
 def _warm_up(model: Decoder, task: Task, config: RunConfig, screen: Screen) -> Decoder:
     """Supervised steps, with a line of progress now and then."""
     screen.status("compiling the warm-up")
@@ -326,22 +222,6 @@ def _check_same_run(file: Path, algorithm: Algorithm, config: RunConfig) -> None
                 f"The run in {str(file.parent)!r} has {name} = {before[name]!r}, this one has "
                 f"{now[name]!r}. Resume it as it is, or start a new folder."
             )
-
-
-def _logged_evaluation(folder: Path) -> dict[str, float]:
-    """The evaluation before the first step, from the log of the run that began."""
-    first = next((record for record in read_log(folder) if record["step"] == 0), {})
-    return {name: value for name, value in first.items() if name.startswith("eval/")}
-
-
-def _text(prompt) -> str:
-    if isinstance(prompt, str):
-        return prompt
-    return "\n".join(f"{message['role']}: {message['content']}" for message in prompt)
-
-
-def _answer(columns) -> str | None:
-    return str(columns["answer"]) if "answer" in columns else None
 
 
 def evaluate_folder(

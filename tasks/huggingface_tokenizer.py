@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,8 @@ class HuggingFaceTokenizer:
                 f"There is no tokenizer folder {str(folder)!r}; give a local folder with the "
                 "tokenizer's files."
             )
+        # Without torch it advises to install it, which a tokenizer does not need.
+        os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
         transformers = require("transformers", "A Hugging Face tokenizer")
         try:
             self._tokenizer: Any = transformers.AutoTokenizer.from_pretrained(

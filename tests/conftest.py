@@ -7,6 +7,15 @@ flags = os.environ.get("XLA_FLAGS", "")
 if "xla_force_host_platform_device_count" not in flags:
     os.environ["XLA_FLAGS"] = f"{flags} --xla_force_host_platform_device_count=8".strip()
 
+import tempfile  # noqa: E402
+from pathlib import Path  # noqa: E402
+
+# Most of the tests' time is compilation; what one run compiled, the next need not.
+os.environ.setdefault(
+    "JAX_COMPILATION_CACHE_DIR", str(Path(tempfile.gettempdir()) / "zootomy-tests-xla")
+)
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.3")
+
 import pytest  # noqa: E402
 from hypothesis import settings  # noqa: E402
 

@@ -1,0 +1,85 @@
+"""From the words of a command line to names and values, where no parser knows the names."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import yaml
+
+from ..registry import ZootomyError
+
+
+def take_dotted(words: list[str], prefixes: tuple[str, ...]) -> tuple[list[str], dict[str, Any]]:
+    """Split off `--PREFIX[.NAME] VALUE`.
+
+    Values are read as YAML; for a bare prefix, `a,b` is a list of names.
+
+    Args:
+        words: the command line.
+        prefixes: e.g. the names of the slots.
+
+    Returns:
+        The words that are left, and dotted name -> value.
+
+    Raises:
+        ZootomyError: for a name without a value or given twice, or a value that is not YAML.
+    """
+    rest: list[str] = []
+    taken: dict[str, Any] = {}
+    left = iter(words)
+    for word in left:
+        key, sign, value = word.partition("=")
+        name = key.removeprefix("--").replace("-", "_")
+        if not key.startswith("--") or not _matches(name, prefixes):
+            rest.append(word)
+            continue
+        if name in taken:
+            raise ZootomyError(f"{key} is given twice.")
+        taken[name] = _parse(key, value if sign else _next(key, left))
+    return rest, taken
+
+
+def take_named(words: list[str], name: str) -> tuple[list[str], list[str]]:
+    """Split off every `--NAME VALUE`.
+
+    Args:
+        words: the command line.
+        name: without its dashes.
+
+    Returns:
+        The words that are left, and the values in order.
+
+    Raises:
+        ZootomyError: if a value is missing.
+    """
+    rest: list[str] = []
+    values: list[str] = []
+    left = iter(words)
+    for word in left:
+        key, sign, value = word.partition("=")
+        if key == f"--{name}":
+            values.append(value if sign else _next(key, left))
+        else:
+            rest.append(word)
+    return rest, values
+
+
+def _next(key: str, left: Any) -> str:
+    value = next(left, None)
+    if value is None or value.startswith("--"):
+        raise ZootomyError(f"{key} needs a value, as in {key} VALUE.")
+    return value
+
+
+def _matches(name: str, prefixes: tuple[str, ...]) -> bool:
+    return any(name == prefix or name.startswith(f"{prefix}.") for prefix in prefixes)
+
+
+def _parse(key: str, text: str) -> Any:
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ZootomyError(f"{key} {text!r} is not YAML: {error}") from error
+    if isinstance(value, str) and "," in value and "." not in key:
+        return [part.strip() for part in value.split(",")]
+    return value

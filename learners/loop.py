@@ -1,0 +1,137 @@
+"""The loop of a run: steps, evaluations, logs, samples and checkpoints in turn."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..clusters import Checkpoints
+from ..monitor import RunLog, Sample, SampleLog, Screen, choose, read_log
+from ..tasks import Prompt
+from .evaluation import Evaluation
+from .learner import Learner, StepReport
+from .run_config import RunConfig
+
+
+class Loop:
+    """Steps, evaluations, logs and checkpoints in turn.
+
+    Args:
+        learner: does the steps.
+        config: says when to evaluate and to save.
+        screen: where progress is shown.
+        log: where metrics are kept.
+        samples: where completions are kept.
+        checkpoints: where the run's state is kept.
+    """
+
+    def __init__(
+        self,
+        learner: Learner,
+        config: RunConfig,
+        screen: Screen,
+        log: RunLog,
+        samples: SampleLog,
+        checkpoints: Checkpoints,
+    ):
+        self.learner = learner
+        self.config = config
+        self.screen = screen
+        self.log = log
+        self.samples = samples
+        self.checkpoints = checkpoints
+
+    def first_evaluation(self, *, resumed: bool) -> dict[str, float]:
+        """The metrics before the first step: measured, or read back from the log."""
+        if resumed:
+            return _logged_evaluation(self.log.folder)
+        if not self.learner.task.eval:
+            return {}
+        self.screen.status("compiling and evaluating")
+        evaluation = self.learner.evaluate(self.config.evaluation)
+        self.log.write(0, evaluation.metrics)
+        self.samples.write(0, self._held_out(evaluation), "eval")
+        self.screen.update(0, evaluation.metrics)
+        return evaluation.metrics
+
+    def run(self, last: dict[str, float]) -> dict[str, float]:
+        """All steps that are left; returns the last evaluation's metrics."""
+        total = self.config.steps
+        self.screen.status("compiling the first step")
+        while self.learner.steps_done < total:
+            report = self.learner.step()
+            metrics = dict(report.metrics)
+            if self._due(self.config.evaluation.every, report.step) and self.learner.task.eval:
+                evaluation = self.learner.evaluate(self.config.evaluation)
+                last = evaluation.metrics
+                metrics |= last
+                self.samples.write(report.step, self._held_out(evaluation), "eval")
+            shown = self._sampled(report)
+            self.samples.write(report.step, shown)
+            self.log.write(report.step, metrics)
+            self.screen.update(report.step, metrics, shown)
+            if self._due(self.config.checkpoint.every, report.step):
+                self.screen.status("saving a checkpoint")
+                self.checkpoints.save(report.step, *self.learner.state())
+        return last
+
+    def _due(self, every: int, step: int) -> bool:
+        return step == self.config.steps or (every > 0 and step % every == 0)
+
+    def _sampled(self, report: StepReport) -> list[Sample]:
+        """A few of a step's completions, as text."""
+        groups = report.collected.sampled
+        size = self.learner.batch.group_size
+        chosen = choose(len(groups) * size, self.config.samples, report.step, self.config.seed)
+        found = []
+        for index in chosen:
+            group, member = groups[index // size], index % size
+            example = self.learner.task.train[group.example]
+            found.append(
+                Sample(
+                    prompt=_text(example.prompt),
+                    completion=self._decode(group.completions[member].tokens),
+                    reward=float(group.rewards[member]) if group.valid[member] else None,
+                    answer=_answer(example.columns),
+                )
+            )
+        return found
+
+    def _held_out(self, evaluation: Evaluation) -> list[Sample]:
+        """The first few held-out completions: always the same prompts, to see them change."""
+        pairs = zip(evaluation.examples, evaluation.completions, strict=True)
+        size = len(evaluation.completions[0])
+        return [
+            Sample(
+                prompt=_text(example.prompt),
+                completion=self._decode(completions[0].tokens),
+                reward=float(evaluation.rewards[index * size])
+                if evaluation.valid[index * size]
+                else None,
+                answer=_answer(example.columns),
+            )
+            for index, (example, completions) in enumerate(pairs)
+            if index < self.config.samples
+        ]
+
+    def _decode(self, tokens: np.ndarray) -> str:
+        return self.learner.task.tokenizer.decode(tokens.tolist())
+
+
+def _logged_evaluation(folder: Path) -> dict[str, float]:
+    """The evaluation before the first step, from the log of the run that began."""
+    first = next((record for record in read_log(folder) if record["step"] == 0), {})
+    return {name: value for name, value in first.items() if name.startswith("eval/")}
+
+
+def _text(prompt: Prompt) -> str:
+    if isinstance(prompt, str):
+        return prompt
+    return "\n".join(f"{message['role']}: {message['content']}" for message in prompt)
+
+
+def _answer(columns: Mapping[str, Any]) -> str | None:
+    return str(columns["answer"]) if "answer" in columns else None
