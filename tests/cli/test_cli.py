@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 import tokenizers
 import transformers
-
 import zootomy as z
 from zootomy.cli import main
 
@@ -88,8 +87,7 @@ def test_train_takes_algorithm_slots_and_hyperparameters_by_dotted_names(capsys,
 def test_a_config_file_is_the_starting_point_and_the_command_line_goes_before_it(capsys, tmp_path):
     file = tmp_path / "config.yaml"
     file.write_text(
-        "algorithm: {base: dapo, policy_loss.clip_high: 0.3}\nsteps: 7\nseed: 4\n"
-        "batch: {full: 0}\n"
+        "algorithm: {base: dapo, policy_loss.clip_high: 0.3}\nsteps: 7\nseed: 4\nbatch: {full: 0}\n"
     )
     code, _, err = run(capsys, "train", "--config", str(file))
     assert (code, err) == (2, "error: batch.full must be a whole number of 1 or more, got 0.\n")
@@ -139,7 +137,10 @@ def test_a_config_file_is_the_starting_point_and_the_command_line_goes_before_it
             "error: Unknown reasoning-gym family 'lgc'. Did you mean",
         ),
         (["train", "--config", "no.yaml"], "error: There is no config file 'no.yaml'."),
-        (["train", "--plugin", "no.py"], "error: The plug-in 'no.py' does not exist; give a path to a .py file."),
+        (
+            ["train", "--plugin", "no.py"],
+            "error: The plug-in 'no.py' does not exist; give a path to a .py file.",
+        ),
         (["eval", "nowhere"], "error: 'nowhere' is no run folder: it has no run.yaml."),
         (
             ["train", *TINY, "--rollout.max_prompt_tokens", "3"],

@@ -11,10 +11,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import zootomy as z
 from rich.console import Console
 from safetensors.numpy import load_file
-
-import zootomy as z
 from zootomy.clusters import ClusterConfig, OptimizerConfig
 from zootomy.learners import BatchConfig, EvaluationConfig, Learner, WarmupConfig
 from zootomy.learners.run import train
