@@ -39,6 +39,7 @@ class Rollouts(NamedTuple):
         ref_logp: `[N, T]` log-probability under the reference.
         values: `[N, T]` the critic's value of the state before each action.
         sum_pi_squared: `[N, T]` sum of the squared probabilities at each action.
+        entropy: `[N, T]` the policy's entropy at each action before the update, in nats.
         turn_ids: `[N, T]` int, the turn of each action.
     """
 
@@ -54,6 +55,7 @@ class Rollouts(NamedTuple):
     values: jax.Array | None = None
     sum_pi_squared: jax.Array | None = None
     turn_ids: jax.Array | None = None
+    entropy: jax.Array | None = None
 
 
 class Experience(NamedTuple):
@@ -204,7 +206,7 @@ def _check_shapes(rollouts: Rollouts) -> None:
         ("F, P, G", (functions, prompts, group), ("components",)),
         ("P", (prompts,), ("baseline",)),
         ("N, T", (rows, width), ("mask", "old_logp", "rollout_logp", "ref_logp")),
-        ("N, T", (rows, width), ("values", "sum_pi_squared", "turn_ids")),
+        ("N, T", (rows, width), ("values", "sum_pi_squared", "turn_ids", "entropy")),
     ):
         for name in names:
             array = rollouts._asdict()[name]
@@ -267,6 +269,7 @@ def _inputs(rollouts: Rollouts, mask: jax.Array, group_ids: jax.Array) -> dict[s
         "rollout_logp": _clean(rollouts.rollout_logp, mask),
         "ref_logp": _clean(rollouts.ref_logp, mask),
         "sum_pi_squared": _clean(rollouts.sum_pi_squared, mask),
+        "entropy": _clean(rollouts.entropy, mask),
         "truncated": None if truncated is None else truncated.reshape(-1),
     }
 

@@ -22,7 +22,20 @@ from .statistics import rollout_metrics
 from .update import Updater
 
 # What blocks may need and a run can have.
-PROVIDED = frozenset({"critic", "entropy", "groups", "reference", "rollout_logp"})
+PROVIDED = frozenset(
+    {
+        "components",
+        "critic",
+        "entropy",
+        "groups",
+        "old_logp",
+        "reference",
+        "rollout_logp",
+        "sum_pi_squared",
+    }
+)
+# Blocks in these slots are given the full batch at once; others see it in micro-batches.
+BEFORE_THE_UPDATE = ("reward_shaping", "group_filter", "advantage", "whitening", "correction")
 
 
 @dataclass(frozen=True, eq=False)
@@ -166,6 +179,19 @@ def _controller(algorithm: Algorithm) -> Controller:
     return get("controller", spec.name)(**bind("controller", spec))
 
 
+def _check_needs(algorithm: Algorithm) -> None:
+    for slot, spec in algorithm.specs():
+        if slot == "kl_estimator" and algorithm.kl_placement == "none":
+            continue
+        provided = PROVIDED | ({"whole_batch"} if slot in BEFORE_THE_UPDATE else set())
+        unmet = sorted(describe(slot, spec.name).needs - provided)
+        if unmet:
+            raise ZootomyError(
+                f"{slot} {spec.name!r} needs {', '.join(unmet)}, which this learner does not "
+                f"provide there; it provides {', '.join(sorted(provided))}."
+            )
+
+
 def _asks(algorithm: Algorithm) -> str:
     """What of an algorithm needs the reference."""
     if algorithm.kl_placement != "none":
@@ -188,12 +214,7 @@ def _check(
             "The cluster has no rollout engine; make it with engine=make_engine(rollout, actor)."
         )
     algorithm.check_run(group_size=batch.group_size)
-    unmet = sorted(algorithm.needs - PROVIDED)
-    if unmet:
-        raise ZootomyError(
-            f"Algorithm {algorithm.name!r} needs {', '.join(unmet)}, which this learner does not "
-            f"provide; it provides {', '.join(sorted(PROVIDED))}."
-        )
+    _check_needs(algorithm)
     if "reference" in algorithm.needs and Role.REFERENCE not in cluster.roles:
         raise ZootomyError(
             f"Algorithm {algorithm.name!r} needs a reference, because of {_asks(algorithm)}, and "

@@ -211,17 +211,27 @@ class Updater:
         found: dict[str, np.ndarray] = {}
         if self.needs_old_logp:
             with spans("old_logp"):
-                found["old_logp"] = fill(self._logp(Role.ACTOR, some))
+                found |= {name: fill(x) for name, x in self._old_pass(some).items()}
         if "reference" in self.algorithm.needs:
             with spans("reference"):
-                found["ref_logp"] = fill(self._logp(Role.REFERENCE, some))
+                given = self.cluster.log_probs(Role.REFERENCE, some, temperature=self.temperature)
+                found["ref_logp"] = fill(given["logp"])
         if self.algorithm.value_loss is not None:
             with spans("values"):
                 found["values"] = fill(self.cluster.values(some))
         return rollouts._replace(**found)
 
-    def _logp(self, role: Role, sequences: Sequences) -> Any:
-        return self.cluster.log_probs(role, sequences, temperature=self.temperature)["logp"]
+    def _old_pass(self, sequences: Sequences) -> dict[str, Any]:
+        """What the actor says before the update, by its name in `Rollouts`."""
+        asked = self.algorithm.extra_inputs
+        given = self.cluster.log_probs(
+            Role.ACTOR,
+            sequences,
+            temperature=self.temperature,
+            with_entropy="entropy" in asked,
+            with_sum_pi_squared="sum_pi_squared" in asked,
+        )
+        return {"old_logp" if name == "logp" else name: x for name, x in given.items()}
 
     @property
     def needs_old_logp(self) -> bool:
@@ -230,7 +240,7 @@ class Updater:
             self.batch.updates > 1
             or self.algorithm.kl_placement in ("reward", "advantage")
             or self.algorithm.correction is not None
-            or bool(self.algorithm.extra_inputs & {"old_logp", "logp"})
+            or bool(self.algorithm.extra_inputs & {"old_logp", "logp", "entropy", "sum_pi_squared"})
         )
 
 

@@ -125,9 +125,12 @@ class TestRefusals:
             return log_ratio
 
         assert self.fails(make_learner, "pico", changes={"policy_loss": "greedy"}) == (
-            "Algorithm 'pico' needs oracle, whole_batch, which this learner does not provide; it "
-            "provides critic, entropy, groups, reference, rollout_logp."
+            "policy_loss 'greedy' needs oracle, whole_batch, which this learner does not provide "
+            "there; it provides components, critic, entropy, groups, old_logp, reference, "
+            "rollout_logp, sum_pi_squared."
         )
+        # Before the update the whole batch is there.
+        make_learner("pico", changes={"correction": "normalized"})
 
     def test_a_checkpoint_of_another_run(self, make_learner):
         arrays, record = make_learner("pico").state()

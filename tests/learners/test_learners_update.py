@@ -1,12 +1,23 @@
 """Optimizer steps on a real cluster: the gradient, the counts, the critic, the controllers."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from zootomy import Cluster, ClusterConfig, Learner, Role, RolloutConfig, algorithm, assemble, block
+from zootomy import (
+    Cluster,
+    ClusterConfig,
+    Learner,
+    Role,
+    RolloutConfig,
+    algorithm,
+    assemble,
+    block,
+    register,
+)
 from zootomy.clusters import NonFiniteError, OptimizerConfig
 from zootomy.learners import BatchConfig
 from zootomy.learners.collect import Collected, Group
@@ -292,6 +303,26 @@ def test_invalid_completions_are_out_of_the_gradient(learner_of):
     failed.logp[:] = np.nan
     learner.updater.update(collected, 0, {"kl": 0.0}, Spans())
     assert same(params(learner.cluster), expected)
+
+
+@pytest.mark.usefixtures("clean_registry")
+def test_blocks_that_ask_for_more_of_the_policy_get_it(learner_of):
+    @register("whitening", "asking")
+    def asking(advantages, mask, *, entropy, sum_pi_squared):
+        # exp(-entropy) <= sum of squares <= 1, with equality for a uniform distribution
+        return jnp.where(mask > 0, (sum_pi_squared - jnp.exp(-entropy)) * advantages, 0.0)
+
+    learner = learner_of("dr_grpo", changes={"whitening": "asking"})
+    experience = learner.updater._experience
+    seen = []
+    learner.updater._experience = lambda rollouts, c: (
+        seen.append(rollouts) or experience(rollouts, c)
+    )
+    learner.step()
+    mask = seen[0].mask > 0
+    squares, entropy = seen[0].sum_pi_squared[mask], seen[0].entropy[mask]
+    assert ((squares > np.exp(-entropy) - 1e-6) & (squares < 1)).all()
+    assert (entropy > 0).all()
 
 
 class TestCritic:
