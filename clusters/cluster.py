@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ..models import Decoder, ValueModel
+from ..models import Decoder, RewardModel, ValueModel
 from ..registry import ZootomyError
 from ..rollout.types import Completion, Request, RolloutEngine, SamplingParams
 from .config import ClusterConfig
@@ -48,6 +48,7 @@ class Cluster:
         critic: a model that gives `[R, L]` values.
         critic_optimizer: its optimizer; needed with a critic.
         critic_steps: its horizon; None: `total_steps`.
+        reward: scores whole sequences; it is never trained, and not part of a checkpoint.
         engine: samples completions; it is given the actor's weights at once.
 
     Raises:
@@ -66,6 +67,7 @@ class Cluster:
         critic: ValueModel | None = None,
         critic_optimizer: OptimizerConfig | None = None,
         critic_steps: int | None = None,
+        reward: RewardModel | None = None,
         engine: RolloutEngine | None = None,
     ):
         self.config = config
@@ -86,6 +88,9 @@ class Cluster:
             self._models[Role.CRITIC] = TrainedModel(
                 Role.CRITIC, critic, self._passes.mesh, critic_optimizer, steps
             )
+        if reward is not None:
+            self._check_vocabulary("reward model", reward.config.vocab_size)
+            self._models[Role.REWARD] = RoleModel(Role.REWARD, reward, self._passes.mesh)
         if engine is not None:
             engine.update_weights(self._actor.lend_params(), self.version)
 
@@ -141,6 +146,11 @@ class Cluster:
         critic = self._model(Role.CRITIC)
         results = self._passes.forward(critic, sequences, 1.0, Wanted(values=True))
         return results["values"], results["final_values"]
+
+    def scores(self, sequences: Sequences) -> np.ndarray:
+        """The reward model's score of each whole sequence, `[N]` float32; 0 for no completion."""
+        model = self._model(Role.REWARD)
+        return self._passes.forward(model, sequences, 1.0, Wanted(values=True))["final_values"]
 
     def update(
         self,
@@ -210,7 +220,7 @@ class Cluster:
 
     def state(self) -> ClusterState:
         """Weights, optimizers and counters; later updates leave the arrays as they are."""
-        arrays = {str(role): model.state() for role, model in self._models.items()}
+        arrays = {str(role): model.state() for role, model in self._saved().items()}
         steps = {str(role): self.steps(role) for role in self._models if role in TRAINED_ROLES}
         return ClusterState(arrays, {"version": self.version, "steps": steps})
 
@@ -220,19 +230,23 @@ class Cluster:
         Raises:
             ZootomyError: if the state is of other models, optimizers or roles.
         """
-        ours, theirs = {str(role) for role in self._models}, set(state.arrays)
+        ours, theirs = {str(role) for role in self._saved()}, set(state.arrays)
         if ours != theirs:
             raise ZootomyError(
                 f"The saved state has the roles {sorted(theirs)}, this run {sorted(ours)}; "
                 "start it with the same algorithm, or begin a new run."
             )
-        for role, model in self._models.items():
+        for role, model in self._saved().items():
             model.restore(state.arrays[str(role)])
         for role, steps in state.counters["steps"].items():
             self._trained(Role(role)).steps = steps
         self.version = state.counters["version"]
         if self.engine is not None:
             self.engine.update_weights(self._actor.lend_params(), self.version)
+
+    def _saved(self) -> dict[Role, RoleModel]:
+        """What a checkpoint holds: all but the reward model, which no run changes."""
+        return {role: model for role, model in self._models.items() if role is not Role.REWARD}
 
     def close(self) -> None:
         """Close the engine."""

@@ -102,7 +102,7 @@ def compute(
 
 
 def _values(model: Any, rows: Rows, valid: jax.Array) -> ModelOutputs:
-    values = model(rows.tokens, rows.positions, rows.segments)
+    values = model.token_scores(rows.tokens, rows.positions, rows.segments)
     last = jnp.take_along_axis(rows.index, jnp.maximum(rows.lengths - 1, 0)[:, None], axis=1)
     final = _pick(values, last + 1)[:, 0]
     return ModelOutputs(
