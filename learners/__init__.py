@@ -1,10 +1,10 @@
 """Algorithms as configs of blocks, their assembly, and the one learner that runs them all."""
 
 from .algorithm import Algorithm
+from .arrays import Experience, Metrics, Rollouts
 from .assembly import Assembly, assemble
 from .batch import BatchConfig
 from .evaluation import Evaluation, EvaluationConfig, evaluate
-from .experience import Experience, Metrics, Rollouts
 from .learner import Learner, StepReport
 from .objective import Loss, Outputs
 from .validation import DoubtfulChoiceWarning

@@ -27,7 +27,14 @@ SINGLE_SLOTS = (
 )
 
 # What must be there for a block that asks for one of these inputs.
-_INPUT_NEEDS = {"ref_logp": "reference", "rollout_logp": "rollout_logp", "entropy": "entropy"}
+_INPUT_NEEDS = {
+    "ref_logp": "reference",
+    "rollout_logp": "rollout_logp",
+    "entropy": "entropy",
+    "sum_pi_squared": "sum_pi_squared",
+    "next_values": "critic",
+    "turn_ids": "turns",
+}
 
 Block = BlockSpec | str | Mapping[str, Any]
 
@@ -55,9 +62,10 @@ class Algorithm:
         whitening: the scale of the advantages.
         ratio: what the importance ratio is taken over.
         policy_loss: the loss of an action.
-        correction: the weight for sampler drift; None for none.
+        correction: the weight for sampler drift, one block; None for none.
         aggregation: how much each token counts.
-        regularizer: terms beside the policy loss, each with its `coef`.
+        regularizer: terms beside the policy loss, each with its `coef`: a number, or a controller
+            (`block("entropy", coef=block("entropy_target", target=0.3))`).
         value_loss: how a critic is taught; None for no critic.
 
     Raises:
@@ -125,7 +133,24 @@ class Algorithm:
             found.add("critic")
         if self.correction is not None:
             found.add("rollout_logp")
+        for spec in self.controllers.values():
+            found |= describe("controller", spec.name).needs
         return frozenset(found)
+
+    @property
+    def controllers(self) -> dict[str, BlockSpec]:
+        """The controllers by the coefficient they steer: `kl`, and `regularizer.NAME`."""
+        assert isinstance(self.controller, BlockSpec)
+        found = {"kl": self.controller}
+        for spec in self.value("regularizer"):
+            if isinstance(spec.hyperparameters["coef"], BlockSpec):
+                found[f"regularizer.{spec.name}"] = spec.hyperparameters["coef"]
+        return found
+
+    @property
+    def bypasses(self) -> bool:
+        """Whether the engine's log-probabilities stand in for those before the update."""
+        return isinstance(self.correction, BlockSpec) and self.correction.name == "bypass"
 
     @property
     def extra_inputs(self) -> frozenset[str]:
@@ -211,7 +236,12 @@ class Algorithm:
 
 def _spec(slot_name: str, given: Any) -> BlockSpec:
     """Any accepted form of a block as a checked spec."""
-    return check_spec(slot_name, as_spec(slot_name, given))
+    spec = as_spec(slot_name, given)
+    coefficient = spec.hyperparameters.get("coef")
+    if slot_name == "regularizer" and isinstance(coefficient, BlockSpec | Mapping):
+        steered = check_spec("controller", as_spec("controller", coefficient))
+        spec = spec.replace(coef=steered)
+    return check_spec(slot_name, spec)
 
 
 def _single(slot_name: str, given: Any) -> BlockSpec | None:
@@ -239,8 +269,10 @@ def _with_length(spec: BlockSpec, length: int) -> BlockSpec:
 
 
 def _plain(spec: BlockSpec) -> dict[str, Any]:
-    values = {
-        key: list(value) if isinstance(value, tuple) else value
-        for key, value in spec.hyperparameters.items()
-    }
-    return {"name": spec.name, **values}
+    return {"name": spec.name, **{key: _data(x) for key, x in spec.hyperparameters.items()}}
+
+
+def _data(value: Any) -> Any:
+    if isinstance(value, BlockSpec):
+        return _plain(value)
+    return list(value) if isinstance(value, tuple) else value

@@ -9,7 +9,8 @@ from typing import Any
 import jax
 
 from .algorithm import Algorithm
-from .experience import Experience, Metrics, Rollouts, make_experience
+from .arrays import Experience, Metrics, Rollouts
+from .experience import make_experience
 from .objective import Objective, make_objective, make_weights
 
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
 from ..registry import ZootomyError, bind, get, setting
 from ..rollout import Completion, Request, RolloutConfig, RolloutEngine, fit_prompts
-from ..tasks import PromptOrder, Task, gather_columns, score
+from ..tasks import Example, PromptOrder, Scores, Task, gather_columns, score
 from .algorithm import Algorithm
 from .batch import BatchConfig
 from .seeds import derive_seed
@@ -30,6 +32,9 @@ class Group:
         valid: `[G]` bool.
         components: `[F, G]` float32, NaN where a reward function does not apply.
         teaches: false where the group filter left it out: it is counted, and not trained on.
+        baseline: a reward to compare with: the greedy completion's (NaN where it has none), or
+            what is remembered of the prompt; None where no shaping asks.
+        scale: a remembered deviation to divide rewards by; None where no shaping asks.
     """
 
     example: int
@@ -39,6 +44,8 @@ class Group:
     valid: np.ndarray
     components: np.ndarray
     teaches: bool = True
+    baseline: float | None = None
+    scale: float | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,6 +95,7 @@ class Collector:
         self.batch = batch
         self.seed = seed
         self.order = PromptOrder(len(task.train), derive_seed(seed, "prompts"))
+        self.greedy = "greedy_baseline" in algorithm.needs
 
     def collect(self, cursor: int, step: int) -> Collected:
         """The batch of a step, from the prompts after `cursor`.
@@ -134,19 +142,21 @@ class Collector:
             [tokenizer.encode_prompt(example.prompt) for example in examples], self.rollout
         )
         size = self.batch.group_size
+        sampling = self.rollout.sampling(tokenizer.stop_ids)
+        seed = derive_seed(self.seed, "rollout", step, attempt)
         completions = self.engine.generate(
-            [Request(prompt, size) for prompt in prompts],
-            self.rollout.sampling(tokenizer.stop_ids),
-            derive_seed(self.seed, "rollout", step, attempt),
+            [Request(prompt, size) for prompt in prompts], sampling, seed
         )
-        scores = score(
-            self.task.rewards,
-            [example.prompt for example in examples for _ in range(size)],
-            [tokenizer.decode(one.tokens.tolist()) for group in completions for one in group],
-            gather_columns(examples, size),
-            step=step,
-        )
+        scores = self._score(examples, completions, step)
         failures.update(scores.failures)
+        baseline: list[float | None] = [None] * len(prompts)
+        if self.greedy:
+            likeliest = self.engine.generate(
+                [Request(prompt) for prompt in prompts], replace(sampling, temperature=0.0), seed
+            )
+            own = self._score(examples, likeliest, step)
+            failures.update(own.failures)
+            baseline = np.where(own.valid, own.rewards, np.nan).tolist()
         rewards = scores.rewards.reshape(-1, size)
         valid = scores.valid.reshape(-1, size)
         teaches = self._teaches(rewards, valid)
@@ -160,10 +170,25 @@ class Collector:
                 valid[i],
                 components[:, i],
                 bool(teaches[i]),
+                baseline[i],
             )
             for i, index in enumerate(indices)
         ]
         return groups, scores.last_error
+
+    def _score(
+        self, examples: Sequence[Example], completions: Sequence[Sequence[Completion]], step: int
+    ) -> Scores:
+        """The rewards of some completions of each example."""
+        size = len(completions[0])
+        decode = self.task.tokenizer.decode
+        return score(
+            self.task.rewards,
+            [example.prompt for example in examples for _ in range(size)],
+            [decode(one.tokens.tolist()) for group in completions for one in group],
+            gather_columns(examples, size),
+            step=step,
+        )
 
     def _teaches(self, rewards: np.ndarray, valid: np.ndarray) -> np.ndarray:
         """`[P]` bool: the group filter's answer."""
@@ -187,6 +212,20 @@ class Collector:
             )
         silent = [group for group in last if not group.teaches]
         return kept + silent[: self.batch.full - len(kept)]
+
+
+def rehearse_filter(algorithm: Algorithm, batch: BatchConfig) -> None:
+    """Go through the group filter with shapes alone.
+
+    Raises:
+        ZootomyError: what it would say of a value out of range.
+    """
+    if algorithm.group_filter is not None:
+        spec = _spec(algorithm.group_filter)
+        shape = (batch.full, batch.group_size)
+        function = partial(get("group_filter", spec.name), **bind("group_filter", spec))
+        rewards = jax.ShapeDtypeStruct(shape, jnp.float32)
+        jax.eval_shape(function, rewards, jax.ShapeDtypeStruct(shape, bool))
 
 
 def _spec(value: Any) -> Any:

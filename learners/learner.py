@@ -7,35 +7,43 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..blocks.types import Controller
+import jax
+
 from ..clusters import Cluster, ClusterState, Role
 from ..monitor import Spans
-from ..registry import BlockSpec, ZootomyError, bind, describe, get
+from ..registry import ZootomyError, bind, describe, get
 from ..rollout import RolloutConfig
 from ..tasks import Task
 from .algorithm import Algorithm
 from .batch import BatchConfig
-from .collect import Collected, Collector
+from .collect import Collected, Collector, rehearse_filter
 from .evaluation import Evaluation, EvaluationConfig, evaluate
+from .memory import Memory
 from .seeds import derive_seed
 from .statistics import rollout_metrics
 from .update import Updater
+from .whole import check_fits
 
+# Where the memory of rewards stands among a checkpoint's arrays, beside the models' roles.
+MEMORY = "memory"
 # What blocks may need and a run can have.
 PROVIDED = frozenset(
     {
         "components",
         "critic",
         "entropy",
+        "greedy_baseline",
         "groups",
         "old_logp",
+        "prompt_values",
         "reference",
         "rollout_logp",
+        "running_reward",
         "sum_pi_squared",
+        "turns",
+        "whole_batch",
     }
 )
-# Blocks in these slots are given the full batch at once; others see it in micro-batches.
-BEFORE_THE_UPDATE = ("reward_shaping", "group_filter", "advantage", "whitening", "correction")
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,9 +107,16 @@ class Learner:
         self.updater = Updater(
             algorithm, cluster, batch=batch, temperature=rollout.temperature,
             width=rollout.max_new_tokens, seed=seed, critic_warmup=critic_warmup,
+            reward_weights=tuple(reward.weight for reward in task.rewards),
         )  # fmt: skip
-        self._controller = _controller(algorithm)
-        self.controller_state = self._controller.init()
+        self.updater.rehearse(len(task.rewards))
+        rehearse_filter(algorithm, batch)
+        self.controllers = {
+            name: get("controller", spec.name)(**bind("controller", spec))
+            for name, spec in algorithm.controllers.items()
+        }
+        self.controller_states = {name: one.init() for name, one in self.controllers.items()}
+        self.memory = Memory.start(algorithm, len(task.train))
 
     def step(self) -> StepReport:
         """One step: a full batch from prompts to new weights in the engine.
@@ -116,27 +131,41 @@ class Learner:
         """
         began = time.perf_counter()
         spans = Spans()
-        coefficients = {"kl": self.controller_state["coefficient"]}
+        states = self.controller_states
+        coefficients = {name: state["coefficient"] for name, state in states.items()}
         with spans("rollout"):
             collected = self.collector.collect(self.cursor, self.steps_done)
+        memory = self.memory.see(collected)
+        collected = memory.recall(collected)
         totals = self.updater.update(collected, self.steps_done, coefficients, spans)
         with spans("sync"):
             self.cluster.sync_weights()
 
         metrics = rollout_metrics(collected, tuple(r.name for r in self.task.rewards))
         metrics |= totals.result()
-        if self.algorithm.kl_placement != "none":
-            metrics["kl_coefficient"] = coefficients["kl"]
-            # While the policy stands still (a critic's warm-up, a batch that teaches nothing),
-            # so does the coefficient.
-            if "policy_loss" in metrics:
-                seen = {**metrics, "sequences": float(self.batch.completions)}
-                self.controller_state, _ = self._controller.update(self.controller_state, seen)
+        for name, coefficient in coefficients.items():
+            if name != "kl":
+                part = name.removeprefix("regularizer.")
+                metrics[f"{part}_regularizer_coefficient"] = coefficient
+            elif self.algorithm.kl_placement != "none":
+                metrics["kl_coefficient"] = coefficient
+        # While the policy stands still (a critic's warm-up, a batch that teaches nothing), so do
+        # the coefficients.
+        if "policy_loss" in metrics:
+            self._steer({**metrics, "sequences": float(self.batch.completions)})
+        self.memory = memory.learn(collected, metrics.get("policy_shift", 0.0))
         self.cursor += collected.consumed
         self.steps_done += 1
         metrics["epoch"] = self.cursor / len(self.task.train)
         metrics |= _speed(collected, spans, time.perf_counter() - began)
         return StepReport(self.steps_done, metrics, collected)
+
+    def _steer(self, metrics: Mapping[str, float]) -> None:
+        """Let each controller that has a coefficient to steer read the step's metrics."""
+        for name, controller in self.controllers.items():
+            if name != "kl" or self.algorithm.kl_placement != "none":
+                state = self.controller_states[name]
+                self.controller_states[name], _ = controller.update(state, metrics)
 
     def evaluate(self, config: EvaluationConfig) -> Evaluation:
         """Examine the current weights on the task's held-out prompts."""
@@ -146,11 +175,14 @@ class Learner:
     def state(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """All that a resumed run needs: arrays, and a record of plain data."""
         cluster = self.cluster.state()
-        return cluster.arrays, {
+        arrays = dict(cluster.arrays)
+        if jax.tree.leaves(self.memory):
+            arrays[MEMORY] = self.memory
+        return arrays, {
             "cluster": cluster.counters,
             "steps_done": self.steps_done,
             "cursor": self.cursor,
-            "controller": dict(self.controller_state),
+            "controllers": {name: dict(state) for name, state in self.controller_states.items()},
             "seed": self.seed,
             "algorithm": self.algorithm.to_dict(),
         }
@@ -167,28 +199,26 @@ class Learner:
                     f"The checkpoint was written with another {key}: it has {state[key]!r}, this "
                     f"run has {mine!r}. Start a new run folder, or resume with the same {key}."
                 )
-        self.cluster.restore(ClusterState(dict(arrays), dict(state["cluster"])))
+        models = {name: tree for name, tree in arrays.items() if name != MEMORY}
+        self.cluster.restore(ClusterState(models, dict(state["cluster"])))
+        self.memory = arrays.get(MEMORY, self.memory)
         self.steps_done = state["steps_done"]
         self.cursor = state["cursor"]
-        self.controller_state = dict(state["controller"])
-
-
-def _controller(algorithm: Algorithm) -> Controller:
-    spec = algorithm.controller
-    assert isinstance(spec, BlockSpec)
-    return get("controller", spec.name)(**bind("controller", spec))
+        self.controller_states = {name: dict(one) for name, one in state["controllers"].items()}
 
 
 def _check_needs(algorithm: Algorithm) -> None:
     for slot, spec in algorithm.specs():
         if slot == "kl_estimator" and algorithm.kl_placement == "none":
             continue
-        provided = PROVIDED | ({"whole_batch"} if slot in BEFORE_THE_UPDATE else set())
-        unmet = sorted(describe(slot, spec.name).needs - provided)
+        needs = describe(slot, spec.name).needs
+        if spec.hyperparameters.get("estimator") == "top_k":
+            needs = needs | {"logits"}
+        unmet = sorted(needs - PROVIDED)
         if unmet:
             raise ZootomyError(
                 f"{slot} {spec.name!r} needs {', '.join(unmet)}, which this learner does not "
-                f"provide there; it provides {', '.join(sorted(provided))}."
+                f"provide; it provides {', '.join(sorted(PROVIDED))}."
             )
 
 
@@ -225,6 +255,7 @@ def _check(
             f"Algorithm {algorithm.name!r} needs a critic, and the cluster has none. Give the "
             f"cluster critic=ValueModel(...), or use an algorithm without one."
         )
+    check_fits(algorithm, cluster, rollout, batch)
     sampling = rollout.sampling()
     if sampling.greedy:
         raise ZootomyError(

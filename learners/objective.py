@@ -10,9 +10,11 @@ import jax.numpy as jnp
 
 from ..blocks.checks import required
 from ..blocks.masking import count, masked, masked_sum
-from ..registry import BlockSpec, ZootomyError
+from ..registry import ZootomyError
 from .algorithm import Algorithm
-from .experience import REF_LOGP, Experience, Metrics, call, check_coefficients
+from .arrays import Experience, Metrics
+from .calling import call, check_coefficients, one
+from .experience import REF_LOGP
 
 
 class Outputs(NamedTuple):
@@ -48,7 +50,7 @@ Objective = Callable[..., Loss]
 
 def make_weights(algorithm: Algorithm) -> Callable[[jax.Array, jax.Array], jax.Array]:
     """The function `(counted [N, T], group_ids [N]) -> weights [N, T]` over a whole mini-batch."""
-    return call("aggregation", _one(algorithm.aggregation), {})
+    return call("aggregation", one(algorithm.aggregation), {})
 
 
 def make_objective(algorithm: Algorithm) -> Objective:
@@ -65,7 +67,8 @@ def make_objective(algorithm: Algorithm) -> Objective:
         `f(outputs, experience, coefficients, weights=None) -> Loss`, jittable. `weights` are
         those of the whole mini-batch when `experience` is a part of it; left out, `experience`
         is the whole. `coefficients["kl"]` is the coefficient of the distance in the loss;
-        `coefficients["regularizer.NAME"]`, where given, takes the place of that `coef`. It raises
+        `coefficients["regularizer.NAME"]` takes the place of that `coef`, and must be given where
+        a controller steers it. It raises
         `ZootomyError` for outputs or arrays that are missing or have no use.
     """
     aggregate = make_weights(algorithm)
@@ -92,11 +95,6 @@ def make_objective(algorithm: Algorithm) -> Objective:
     return objective
 
 
-def _one(value: Any) -> BlockSpec:
-    assert isinstance(value, BlockSpec)
-    return value
-
-
 def _check_outputs(algorithm: Algorithm, outputs: Outputs) -> None:
     if outputs.logp is None and outputs.values is None:
         raise ZootomyError("objective: give outputs with logp or values; there is nothing else.")
@@ -118,6 +116,7 @@ def _inputs(experience: Experience) -> dict[str, Any]:
         "advantages": experience.advantages,
         "turn_ids": experience.turn_ids,
         "truncated": experience.truncated,
+        "next_values": experience.next_values,
     }
 
 
@@ -148,11 +147,12 @@ def _policy_parts(
 
     if experience.rollout_logp is not None:
         # On the first update this is what separates the engine's arithmetic from the trainer's.
-        gap = jnp.abs(jax.lax.stop_gradient(old_logp) - experience.rollout_logp)
+        trainer = jax.lax.stop_gradient(logp if algorithm.bypasses else old_logp)
+        gap = jnp.abs(trainer - experience.rollout_logp)
         metrics["rollout_logp_gap"] = (masked_sum(gap, mask), count(mask))
 
-    log_ratio = call("ratio", _one(algorithm.ratio), inputs)(logp, old_logp, mask)
-    token_loss = call("policy_loss", _one(algorithm.policy_loss), inputs)(
+    log_ratio = call("ratio", one(algorithm.ratio), inputs)(logp, old_logp, mask)
+    token_loss = call("policy_loss", one(algorithm.policy_loss), inputs)(
         log_ratio, experience.advantages, logp, old_logp, mask
     )
     loss = token_loss.loss
@@ -164,7 +164,7 @@ def _policy_parts(
 
     if algorithm.kl_placement == "loss":
         reference = required("kl_placement 'loss'", "ref_logp", experience.ref_logp, REF_LOGP)
-        distance = call("kl_estimator", _one(algorithm.kl_estimator), inputs)(logp, reference)
+        distance = call("kl_estimator", one(algorithm.kl_estimator), inputs)(logp, reference)
         parts["kl_loss"] = coefficients["kl"] * _weighted(weights, distance, mask)
         metrics["kl"] = (masked_sum(jax.lax.stop_gradient(distance), mask), count(mask))
     if entropy is not None:
@@ -175,6 +175,8 @@ def _policy_parts(
         )
         coefficient = coefficients.get(f"regularizer.{spec.name}", spec.hyperparameters["coef"])
         parts[f"{spec.name}_regularizer"] = coefficient * _weighted(weights, term, mask)
+        if spec.name == "kl" and algorithm.kl_placement == "none":
+            metrics["kl"] = (masked_sum(jax.lax.stop_gradient(term), mask), count(mask))
 
 
 def _value_part(
@@ -187,7 +189,7 @@ def _value_part(
 ) -> None:
     """The critic's loss, and how much of the returns' variance it explains."""
     mask = experience.mask
-    spec = _one(algorithm.value_loss)
+    spec = one(algorithm.value_loss)
     old_values = required(
         f"value_loss {spec.name!r}", "values", experience.old_values, "give them with the rollouts"
     )

@@ -81,7 +81,20 @@ def _change_one_of(slot_name: str, specs: list[BlockSpec], path: str, value: Any
     if len(wanted) > 1:
         options = " or ".join(f"{slot_name}.{spec.name}.{rest}" for spec in wanted)
         raise ZootomyError(f"{slot_name}.{path} is ambiguous: write {options}.")
-    return [spec.replace(**{rest: value}) if spec is wanted[0] else spec for spec in specs]
+    return [_set(slot_name, spec, rest, value) if spec is wanted[0] else spec for spec in specs]
+
+
+def _set(slot_name: str, spec: BlockSpec, path: str, value: Any) -> BlockSpec:
+    """A block with one value changed, or one of the controller that steers its coefficient."""
+    name, _, rest = path.partition(".")
+    if not rest:
+        return spec.replace(**{name: value})
+    inner = spec.hyperparameters.get(name)
+    if not isinstance(inner, BlockSpec):
+        raise ZootomyError(
+            f"{slot_name}.{spec.name}.{name} is {inner!r} and no block, so {rest!r} cannot be set."
+        )
+    return spec.replace(**{name: inner.replace(**{rest: value})})
 
 
 def _known(slot_name: str, spec: BlockSpec) -> set[str]:

@@ -91,7 +91,7 @@ def train(
         screen.status("building the models")
         learner = build_learner(algorithm, config, task, model)
         if start is not None:
-            learner.restore(*checkpoints.restore(learner.cluster.state().arrays))
+            learner.restore(*checkpoints.restore(learner.state()[0]))
             screen.message(f"resumed after step {start}")
         # Without a checkpoint a resumed run begins again, and so does its log.
         log_from = (start if start is not None else -1) if resume else None

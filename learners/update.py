@@ -13,12 +13,14 @@ from ..clusters import Cluster, LossFunction, ModelOutputs, Role, Sequences
 from ..monitor import MetricAccumulator, Spans
 from ..registry import describe
 from .algorithm import Algorithm
+from .arrays import Experience, Rollouts
 from .assembly import assemble
 from .batch import BatchConfig
 from .collect import Collected
-from .experience import Experience, Rollouts
+from .gather import ACTOR_EXTRAS, Gatherer
 from .objective import Loss, Outputs
 from .seeds import derive_seed
+from .whole import IN_THE_UPDATE, at_once, check_one_micro_batch
 
 _PART = "part of the loss: "
 
@@ -70,6 +72,7 @@ class Updater:
         width: T, the longest completion in tokens.
         seed: the run's seed.
         critic_warmup: steps in which only the critic is trained.
+        reward_weights: of the reward functions, in their order; None: 1 each.
     """
 
     def __init__(
@@ -82,14 +85,21 @@ class Updater:
         width: int,
         seed: int,
         critic_warmup: int = 0,
+        reward_weights: tuple[float, ...] | None = None,
     ):
         self.algorithm = algorithm
         self.cluster = cluster
         self.batch = batch
         self.temperature = temperature
         self.width = width
+        self.measures_shift = "prompt_values" in algorithm.needs
+        self.gather = Gatherer(
+            algorithm, cluster, temperature, width, reward_weights, self.needs_old_logp
+        )
+        self._at_once = {role: at_once(algorithm, role) for role in IN_THE_UPDATE}
         self.seed = seed
         self.critic_warmup = critic_warmup
+        self._steered = tuple(algorithm.controllers)
         blocks = tuple(describe(slot, spec.name).function for slot, spec in algorithm.specs())
         programs = _programs(algorithm, blocks)
         self._experience = programs.experience
@@ -112,7 +122,7 @@ class Updater:
             The step's metrics; averages are over all optimizer steps.
         """
         sequences = _sequences(collected, self.width)
-        rollouts = self._passes(collected, sequences, spans)
+        rollouts = self.gather(collected, sequences, spans)
         totals = MetricAccumulator()
         experience, metrics = self._experience(rollouts, dict(coefficients))
         for name, (total, weight) in jax.device_get(metrics).items():
@@ -130,7 +140,44 @@ class Updater:
                     self._one(
                         Role.CRITIC, part_sequences, part, coefficients, self._critic_loss, totals
                     )
+        if self.measures_shift:
+            with spans("shift"):
+                totals.add_sum("policy_shift", *self._shift(sequences, rollouts, experience))
         return totals
+
+    def rehearse(self, functions: int) -> None:
+        """Go through both functions with shapes alone, before anything is sampled.
+
+        Args:
+            functions: F, how many reward functions there are.
+
+        Raises:
+            ZootomyError: what a block would say in the first step: of a value out of range, or
+                of an input that is not there.
+        """
+        coefficients = {name: jax.ShapeDtypeStruct((), np.float32) for name in self._steered}
+        rollouts = self.gather.outline(self.batch.full, self.batch.group_size, functions)
+        experience, _ = jax.eval_shape(self._experience, rollouts, coefficients)
+        weights = jax.eval_shape(self._weights, experience.counted, experience.group_ids)
+        batch = (experience, weights)
+        tokens: Any = jax.ShapeDtypeStruct(rollouts.mask.shape, np.float32)
+        jax.eval_shape(
+            self._actor_loss, ModelOutputs(logp=tokens, entropy=tokens), batch, coefficients
+        )
+        if self.algorithm.value_loss is not None:
+            jax.eval_shape(self._critic_loss, ModelOutputs(values=tokens), batch, coefficients)
+
+    def _shift(
+        self, sequences: Sequences, rollouts: Rollouts, experience: Experience
+    ) -> tuple[float, float]:
+        """How far the step has moved the policy: k3 of KL(before ‖ after), a sum and its weight."""
+        used = np.flatnonzero(experience.mask.any(axis=1))
+        if not len(used):
+            return 0.0, 1.0
+        mask = np.asarray(experience.mask)[used]
+        after, before = self.gather.logp(sequences.take(used)), np.asarray(rollouts.old_logp)[used]
+        d = np.clip(np.where(mask > 0, after - before, 0.0), -20.0, 20.0)
+        return float(np.sum(np.exp(d) - d - 1.0)), float(mask.sum())
 
     def _one(
         self,
@@ -142,6 +189,7 @@ class Updater:
         totals: MetricAccumulator,
     ) -> None:
         """One optimizer step of one role."""
+        check_one_micro_batch(self._at_once[role], self.cluster, sequences)
         result = self.cluster.update(
             role,
             sequences,
@@ -185,62 +233,19 @@ class Updater:
                     kept = jax.tree.map(lambda x, used=used: x[used], (part, weights))
                     yield rows[used], kept
 
-    def _passes(self, collected: Collected, sequences: Sequences, spans: Spans) -> Rollouts:
-        """The rollouts as arrays, with what the models at the old weights say of them."""
-        groups = collected.groups
-        valid = np.stack([group.valid & group.teaches for group in groups])
-        mask = sequences.mask
-        rollouts = Rollouts(
-            rewards=np.stack([group.rewards for group in groups]),  # pyright: ignore[reportArgumentType]
-            valid=valid,  # pyright: ignore[reportArgumentType]
-            mask=mask,  # pyright: ignore[reportArgumentType]
-            truncated=np.array(
-                [[one.stop_reason == "length" for one in group.completions] for group in groups]
-            ),  # pyright: ignore[reportArgumentType]
-            components=np.stack([group.components for group in groups], axis=1),  # pyright: ignore[reportArgumentType]
-            rollout_logp=_rollout_logp(collected, self.width),
-        )
-        used = np.flatnonzero((mask > 0).any(axis=1) & valid.reshape(-1))
-        some = sequences.take(used)
-
-        def fill(values: Any) -> np.ndarray:
-            full = np.zeros(mask.shape, np.float32)
-            full[used] = np.asarray(values)
-            return full
-
-        found: dict[str, np.ndarray] = {}
-        if self.needs_old_logp:
-            with spans("old_logp"):
-                found |= {name: fill(x) for name, x in self._old_pass(some).items()}
-        if "reference" in self.algorithm.needs:
-            with spans("reference"):
-                given = self.cluster.log_probs(Role.REFERENCE, some, temperature=self.temperature)
-                found["ref_logp"] = fill(given["logp"])
-        if self.algorithm.value_loss is not None:
-            with spans("values"):
-                found["values"] = fill(self.cluster.values(some))
-        return rollouts._replace(**found)
-
-    def _old_pass(self, sequences: Sequences) -> dict[str, Any]:
-        """What the actor says before the update, by its name in `Rollouts`."""
-        asked = self.algorithm.extra_inputs
-        given = self.cluster.log_probs(
-            Role.ACTOR,
-            sequences,
-            temperature=self.temperature,
-            with_entropy="entropy" in asked,
-            with_sum_pi_squared="sum_pi_squared" in asked,
-        )
-        return {"old_logp" if name == "logp" else name: x for name, x in given.items()}
-
     @property
     def needs_old_logp(self) -> bool:
         """Whether a pass before the update is needed; a single on-policy step has ratio 1."""
+        asked = self.algorithm.extra_inputs
+        if self.measures_shift or asked & set(ACTOR_EXTRAS):
+            return True
+        if self.algorithm.bypasses:
+            return False
         return (
             self.batch.updates > 1
             or self.algorithm.kl_placement in ("reward", "advantage")
             or self.algorithm.correction is not None
-            or bool(self.algorithm.extra_inputs & {"old_logp", "logp", "entropy", "sum_pi_squared"})
+            or bool(asked & {"old_logp", "logp"})
         )
 
 
@@ -259,12 +264,3 @@ def _sequences(collected: Collected, width: int) -> Sequences:
         completions=[one.tokens for group in collected.groups for one in group.completions],
         width=width,
     )
-
-
-def _rollout_logp(collected: Collected, width: int) -> Any:
-    """`[N, T]` float32: the engine's log-probabilities, 0 beyond a completion's end."""
-    completions = [one for group in collected.groups for one in group.completions]
-    padded = np.zeros((len(completions), width), np.float32)
-    for row, one in zip(padded, completions, strict=True):
-        row[: len(one.logp)] = one.logp
-    return padded

@@ -11,6 +11,16 @@ if TYPE_CHECKING:
     from .algorithm import Algorithm
 
 
+# Losses that act through the ratio, and those that add up or compare the ratios of single tokens.
+OF_THE_RATIO = (
+    "cispo", "clip_cov", "delta_clip", "dppo", "dual_clip", "fipo", "gmpo", "ipo_mask", "kimi",
+    "kl_cov", "luspo", "m2po", "ppo_clip", "real", "sapo", "topr", "vespo",
+)  # fmt: skip
+OF_TOKEN_RATIOS = ("fipo", "gmpo", "real", "vespo")
+# Needs that are met by a number beside the rewards, `info.baseline`.
+BASELINES = frozenset({"greedy_baseline", "prompt_values", "running_reward"})
+
+
 class DoubtfulChoiceWarning(UserWarning):
     """A combination that works but is probably not what was meant."""
 
@@ -21,9 +31,11 @@ def check_algorithm(algorithm: Algorithm) -> None:
     Raises:
         ZootomyError: with a sentence that says what to change.
     """
+    _check_shaping(algorithm)
     _check_critic(algorithm)
     _check_kl(algorithm)
     _check_ratio(algorithm)
+    _check_regularizers(algorithm)
     _check_settings(algorithm)
 
 
@@ -58,6 +70,29 @@ def check_run(algorithm: Algorithm, *, group_size: int, rollout_logp: bool) -> N
 def _spec(value: object) -> BlockSpec:
     assert isinstance(value, BlockSpec)
     return value
+
+
+def _check_shaping(algorithm: Algorithm) -> None:
+    """The chain's order, for blocks that look at something else than the rewards so far."""
+    chain = [(spec.name, describe("reward_shaping", spec.name).needs)
+             for spec in algorithm.value("reward_shaping")]  # fmt: skip
+    for (before, _), (name, needs) in zip(chain, chain[1:], strict=False):
+        if "components" in needs:
+            raise ZootomyError(
+                f"reward_shaping {name!r} starts from the single reward functions, so what stands "
+                f"before it ({before!r}) would have no effect. Put {name!r} first in the chain."
+            )
+        if needs & BASELINES:
+            _warn(
+                f"reward_shaping {name!r} compares with rewards as the functions gave them, but "
+                f"{before!r} changes them before. Consider putting {name!r} first in the chain."
+            )
+    compared = [name for name, needs in chain if needs & BASELINES]
+    if len(compared) > 1:
+        raise ZootomyError(
+            f"reward_shaping {compared[0]!r} and {compared[1]!r} each compare with a baseline of "
+            f"their own, and there is room for one. Take one of them out."
+        )
 
 
 def _check_critic(algorithm: Algorithm) -> None:
@@ -125,11 +160,41 @@ def _check_ratio(algorithm: Algorithm) -> None:
             "ratio 'sequence_token' under aggregation 'token_mean' counts a completion's one "
             "ratio once a token. Consider 'sequence_mean_token_mean'."
         )
-    if ratio == "none" and loss in ("ppo_clip", "dual_clip"):
+    if ratio == "none" and loss in OF_THE_RATIO:
         _warn(
             f"ratio 'none' is always 1, so the clip of policy_loss {loss!r} never binds. "
             f"Consider policy_loss 'reinforce', or ratio 'token'."
+            if "clip" in loss
+            else f"ratio 'none' is always 1, and policy_loss {loss!r} works through the ratio. "
+            f"Consider policy_loss 'reinforce', or ratio 'token'."
         )
+    form = _spec(algorithm.policy_loss).hyperparameters.get("form")
+    if loss == "reinforce" and form == "logp" and ratio != "none":
+        _warn(
+            f"policy_loss 'reinforce' with form 'logp' does not look at ratio {ratio!r}, which has "
+            f"no effect. Set ratio to 'none', or policy_loss.form to 'ratio'."
+        )
+    if loss in OF_TOKEN_RATIOS and ratio in ("sequence", "sequence_token"):
+        _warn(
+            f"policy_loss {loss!r} puts the ratios of single tokens together itself; ratio "
+            f"{ratio!r} has done so before it. Consider ratio 'token'."
+        )
+
+
+def _check_regularizers(algorithm: Algorithm) -> None:
+    """Coefficients that a controller steers: what it reads must be there."""
+    specs = algorithm.value("regularizer")
+    has_kl = algorithm.kl_placement != "none" or any(spec.name == "kl" for spec in specs)
+    for spec in specs:
+        coefficient = spec.hyperparameters["coef"]
+        if not isinstance(coefficient, BlockSpec) or has_kl:
+            continue
+        if "reference" in describe("controller", coefficient.name).needs:
+            raise ZootomyError(
+                f"regularizer.{spec.name}.coef is steered by {coefficient.name!r}, which reads the "
+                f"distance to the reference, and nothing measures it. Set kl_placement, add the "
+                f"regularizer 'kl', or take another controller."
+            )
 
 
 def _check_settings(algorithm: Algorithm) -> None:

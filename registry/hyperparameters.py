@@ -8,10 +8,12 @@ import numbers
 import types
 import typing
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from .documentation import read_documentation
 from .errors import ContractError, ZootomyError
+from .spec import BlockSpec
 
 
 @dataclass(frozen=True)
@@ -23,11 +25,13 @@ class Hyperparameter:
         annotation: its type, e.g. `float`, `float | None`, `Literal["value", "k2"]`.
         default: its default, the only place where it is written; `...` for a setting of a slot
             that must be given.
+        meaning: what the docstring says of it, on one line.
     """
 
     name: str
     annotation: Any
     default: Any
+    meaning: str = field(default="", compare=False)
 
     def check(self, value: Any, where: str) -> Any:
         """`value` in the annotated type, see `check_value`."""
@@ -72,6 +76,7 @@ def hyperparameters(function: Callable[..., Any], label: str) -> dict[str, Hyper
             or whose default does not fit it.
     """
     hints = _type_hints(function, label)
+    meanings = read_documentation(function).arguments
     found = {}
     for parameter in inspect.signature(function).parameters.values():
         if parameter.kind is not parameter.KEYWORD_ONLY or parameter.default is parameter.empty:
@@ -81,7 +86,12 @@ def hyperparameters(function: Callable[..., Any], label: str) -> dict[str, Hyper
                 f"{label}: hyperparameter {parameter.name!r} has no type; "
                 f"write `{parameter.name}: float = ...`."
             )
-        entry = Hyperparameter(parameter.name, hints[parameter.name], parameter.default)
+        entry = Hyperparameter(
+            parameter.name,
+            hints[parameter.name],
+            parameter.default,
+            meanings.get(parameter.name, ""),
+        )
         if not _is_plain(entry.annotation):
             raise ContractError(
                 f"{label}: hyperparameter {parameter.name!r} is of type "
@@ -106,6 +116,8 @@ def type_text(annotation: Any) -> str:
         return " or ".join(type_text(part) for part in typing.get_args(annotation))
     if origin is Literal:
         return " or ".join(repr(choice) for choice in typing.get_args(annotation))
+    if annotation is BlockSpec:
+        return "a block"
     if isinstance(annotation, type) and origin is None:
         return annotation.__name__
     return str(annotation).replace("typing.", "")

@@ -8,6 +8,7 @@ from typing import Literal
 
 from .errors import DuplicateNameError, ZootomyError, unknown_name
 from .hyperparameters import Hyperparameter
+from .spec import BlockSpec
 
 # Arrays that the assembly can hand to any block on tokens that asks for them by name
 # (a keyword-only argument without a default).
@@ -23,6 +24,7 @@ TOKEN_EXTRAS = (
     "advantages",
     "mask",
     "truncated",
+    "next_values",
 )
 
 
@@ -77,9 +79,22 @@ _BUILT_IN = (
         ("rewards", "valid"),
         "keep [P]",
         parameters=_settings(
-            Hyperparameter("strategy", Literal["drop", "refill", "replace"], "drop"),
-            Hyperparameter("max_refills", int, 10),
-            Hyperparameter("when_short", Literal["error", "train"], "error"),
+            Hyperparameter(
+                "strategy",
+                Literal["drop", "refill", "replace"],
+                "drop",
+                "what happens to a prompt that is not kept: its group is left out, other prompts "
+                "are sampled instead, or a kept group takes its place.",
+            ),
+            Hyperparameter(
+                "max_refills", int, 10, "rounds of sampling after the first, under `refill`."
+            ),
+            Hyperparameter(
+                "when_short",
+                Literal["error", "train"],
+                "error",
+                "what happens when the refills are used up: an error, or a smaller batch.",
+            ),
         ),
     ),
     _token_slot("kl_estimator", "How far has the policy moved?", "logp ref_logp", "[N, T]"),
@@ -109,7 +124,12 @@ _BUILT_IN = (
         "How is the sampler's drift repaid?",
         "old_logp rollout_logp mask",
         "(weights [N, T], kept [N, T])",
-        Hyperparameter("denominator", Literal["original", "kept"], "original"),
+        Hyperparameter(
+            "denominator",
+            Literal["original", "kept"],
+            "original",
+            "whether rejected tokens still count in the aggregation's denominators.",
+        ),
     ),
     Slot(
         "aggregation",
@@ -122,7 +142,8 @@ _BUILT_IN = (
         "What else is asked?",
         "logp ref_logp entropy advantages mask",
         "[N, T]",
-        Hyperparameter("coef", float, ...),
+        # A number, or a controller that moves it from step to step.
+        Hyperparameter("coef", float | BlockSpec, ...),
     ),
     _token_slot(
         "value_loss", "How is the critic taught?", "values old_values returns mask", "[N, T]"

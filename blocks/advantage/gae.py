@@ -107,33 +107,36 @@ def gae_bootstrap(
     mask: jax.Array,
     *,
     truncated: jax.Array,
+    next_values: jax.Array,
     gamma: float = 1.0,
     lam: float = 0.95,
 ) -> tuple[jax.Array, jax.Array]:
     """GAE in which a row cut by the length limit goes on being worth something.
 
     `gae` takes the state behind the last action for worth 0, which is right for a completion
-    that stopped, and punishes one that was only cut. Here the value behind the cut is taken to
-    be that of the last action, the nearest that the critic gave. Where the critic's value behind
-    the cut itself is at hand, add it to the rewards with `bootstrap_truncated` and use `gae`.
+    that stopped, and punishes one that was only cut.
 
-        as `gae`, with V_{next action} = V_last behind the last action of a truncated row
+        as `gae`, with V_{next action} = V(state behind the cut) for the last action of a
+        truncated row
 
     Args:
         token_rewards: `[N, T]` a reward a token.
         values: `[N, T]` the critic's value of the state before each token, in reward units.
         mask: `[N, T]` 1 on actions.
         truncated: `[N]` bool, true where the row ran into the length limit.
+        next_values: `[N]` the critic's value of the state behind the last action, in reward
+            units; read where the row is truncated.
         gamma: discount an action.
         lam: λ, from one-step differences (0) to Monte Carlo (1).
 
     Returns:
         `(advantages [N, T], returns [N, T])`, float32, 0 where the mask is 0.
 
+    Raises:
+        ZootomyError: without values, or for shapes that differ.
+
     Source: Pardo et al. 2017, Time limits in reinforcement learning, arXiv:1712.00378.
     """
-    values = required("gae_bootstrap", "values", values, CRITIC)
-    last = masked(values, last_action(mask)).sum(1)
     advantages, values = advantages_of(
         token_rewards,
         values,
@@ -141,7 +144,7 @@ def gae_bootstrap(
         block="gae_bootstrap",
         gamma=gamma,
         decay=gamma * lam,
-        next_values=jnp.where(truncated, last, 0.0),
+        next_values=masked(next_values, truncated),
     )
     return advantages, advantages + values
 

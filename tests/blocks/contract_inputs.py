@@ -83,6 +83,7 @@ def token_pool(seed: int, n: int, t: int, scale: float) -> dict:
         "group_ids": np.arange(n) // 2,
         "turn_ids": np.cumsum(rng.integers(0, 2, (n, t)), axis=1),
         "truncated": np.arange(n) % 2 == 1,
+        "next_values": noise(n),
     }
 
 

@@ -101,11 +101,16 @@ def test_gae_uses_returns_and_not_rewards():
 
 
 def test_truncated_rows_bootstrap():
-    # γ = λ = 1, V .5, no reward: cut, not failed. As if it had ended: [−.5, −.5].
-    rewards, values, mask = [[0, 0], [0, 0]], [[0.5, 0.5]] * 2, [[1, 1]] * 2
-    truncated = jnp.array([True, False])
-    got = run("gae_bootstrap", rewards, values, mask, truncated=truncated, lam=1.0)[0]
-    np.testing.assert_allclose(got, [[0, 0], [-0.5, -0.5]])
+    # V .5, and .7 behind the cut, γ .9, λ 1: δ_1 = .9·.7 − .5 = .13, δ_0 = .9·.5 − .5 = −.05,
+    # A_0 = −.05 + .9·.13 = .067. As if it had ended: δ_1 = −.5, A_0 = −.05 − .45 = −.5. With the
+    # last action's own value in place of the one behind it: [−.095, −.05].
+    rewards, values, mask = [[0, 0, 9]] * 2, [[0.5, 0.5, 9]] * 2, [[1, 1, 0]] * 2
+    truncated, behind = jnp.array([True, False]), jnp.array([0.7, NAN])
+    got = run(
+        "gae_bootstrap", rewards, values, mask,
+        truncated=truncated, next_values=behind, gamma=0.9, lam=1.0,
+    )[0]  # fmt: skip
+    np.testing.assert_allclose(got, [[0.067, 0.13, 0], [-0.5, -0.5, 0]], rtol=1e-5)
 
 
 def test_the_value_behind_the_cut_as_a_reward():

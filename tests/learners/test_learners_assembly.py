@@ -197,11 +197,12 @@ class TestPpo:
         close(loss.total, -0.925 + 0.343125)
 
     def test_a_truncated_row_bootstraps(self, rollouts_of):
-        given = {"values": [[0.5, 0.5]], "truncated": np.array([[True]])}
+        given = {"values": [[0.5, 0.5]], "truncated": np.array([[True]]), "next_values": [0.7]}
         rollouts = rollouts_of([[0]], [2], **given)
         bootstrap = block("gae_bootstrap", gamma=1.0, lam=1.0)
         chosen = Algorithm(advantage=bootstrap, value_loss="mse")
-        close(run(chosen, rollouts)[0].advantages, [[0, 0]])
+        # delta_1 = 0.7 - 0.5, delta_0 = 0.5 - 0.5
+        close(run(chosen, rollouts)[0].advantages, [[0.2, 0.2]])
         # Taken as an end it would be worth 0 behind the cut.
         chosen = Algorithm(advantage=block("gae", lam=1.0), value_loss="mse")
         close(run(chosen, rollouts)[0].advantages, [[-0.5, -0.5]])

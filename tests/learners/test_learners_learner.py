@@ -125,9 +125,9 @@ class TestRefusals:
             return log_ratio
 
         assert self.fails(make_learner, "pico", changes={"policy_loss": "greedy"}) == (
-            "policy_loss 'greedy' needs oracle, whole_batch, which this learner does not provide "
-            "there; it provides components, critic, entropy, groups, old_logp, reference, "
-            "rollout_logp, sum_pi_squared."
+            "policy_loss 'greedy' needs oracle, which this learner does not provide; it provides "
+            "components, critic, entropy, greedy_baseline, groups, old_logp, prompt_values, "
+            "reference, rollout_logp, running_reward, sum_pi_squared, turns, whole_batch."
         )
         # Before the update the whole batch is there.
         make_learner("pico", changes={"correction": "normalized"})

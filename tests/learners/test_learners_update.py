@@ -230,7 +230,7 @@ def test_beta_has_an_effect(learner_of):
     ends = []
     for coefficient in (0.04, 4.0):
         learner = learner_of("grpo", changes=ADAPTIVE)
-        learner.controller_state["coefficient"] = coefficient
+        learner.controller_states["kl"]["coefficient"] = coefficient
         assert learner.step().metrics["kl_coefficient"] == coefficient
         for _ in range(2):
             metrics = learner.step().metrics
@@ -246,7 +246,7 @@ def test_adaptive_kl_moves(learner_of, placement):
     assert learner.step().metrics["kl_coefficient"] == 0.1
     # Far below the target: 0.1 * (1 - 0.2 * 8 completions / 80) = 0.098
     assert learner.step().metrics["kl_coefficient"] == pytest.approx(0.098)
-    assert learner.controller_state["coefficient"] == pytest.approx(0.098 * 0.98)
+    assert learner.controller_states["kl"]["coefficient"] == pytest.approx(0.098 * 0.98)
 
 
 def test_an_adaptive_coefficient_stands_still_while_nothing_is_learned(learner_of):
@@ -261,7 +261,7 @@ def test_an_adaptive_coefficient_stands_still_while_nothing_is_learned(learner_o
     assert metrics["frac_reward_zero_std"] == 1.0
     assert same(params(learner.cluster), before)
     assert learner.cluster.steps(Role.ACTOR) == 0
-    assert learner.controller_state["coefficient"] == 0.1
+    assert learner.controller_states["kl"]["coefficient"] == 0.1
     assert learner.steps_done == 1  # and the run goes on with other prompts
     assert learner.cursor == 4
 
@@ -349,7 +349,7 @@ class TestCritic:
         assert same(params(learner.cluster), policy)
         assert not same(params(learner.cluster, Role.CRITIC), values)
         assert learner.cluster.steps(Role.ACTOR) == 0
-        assert learner.controller_state["coefficient"] == 0.1
+        assert learner.controller_states["kl"]["coefficient"] == 0.1
         assert "policy_loss" in learner.step().metrics
         assert not same(params(learner.cluster), policy)
 

@@ -106,7 +106,7 @@ def test_a_setting_is_checked_like_a_hyperparameter():
     assert check_spec("regularizer", block("entropy", coef="1e-3")) == block("entropy", coef=1e-3)
     with pytest.raises(ZootomyError) as error:
         check_spec("regularizer", block("entropy", coef=True))
-    assert str(error.value) == "regularizer.coef must be float, got True (bool)."
+    assert str(error.value) == "regularizer.coef must be float or a block, got True (bool)."
     with pytest.raises(ZootomyError) as error:
         check_spec("group_filter", block("zero_std", strategy="refil"))
     assert str(error.value) == (
