@@ -1,6 +1,7 @@
 """Slots, the decorator that names a block, and specs: the ground floor, without arrays."""
 
 from .contract import BlockInfo
+from .documentation import Documentation, read_documentation
 from .errors import (
     ContractError,
     DuplicateNameError,
@@ -27,6 +28,7 @@ __all__ = [
     "BlockInfo",
     "BlockSpec",
     "ContractError",
+    "Documentation",
     "DuplicateNameError",
     "Hyperparameter",
     "Slot",
@@ -43,6 +45,7 @@ __all__ = [
     "load_entry_points",
     "load_plugin",
     "names",
+    "read_documentation",
     "register",
     "setting",
     "slot",

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from .documentation import Documentation, read_documentation
 from .errors import ContractError
 from .hyperparameters import Hyperparameter, hyperparameters, type_text
 from .slots import Slot
@@ -40,6 +41,11 @@ class BlockInfo:
     hyperparameters: dict[str, Hyperparameter]
 
     @property
+    def documentation(self) -> Documentation:
+        """The parts of its docstring: formula, remarks, arguments, source."""
+        return read_documentation(self.function)
+
+    @property
     def where(self) -> str:
         """`file:line` of the function."""
         code = inspect.unwrap(self.function).__code__
@@ -53,10 +59,10 @@ class BlockInfo:
             lines.append(f"  paper: {self.paper}")
         if self.needs:
             lines.append(f"  needs: {', '.join(sorted(self.needs))}")
-        lines.extend(
-            f"  {entry.name}: {type_text(entry.annotation)} = {entry.default!r}"
-            for entry in self.hyperparameters.values()
-        )
+        lines.extend(f"      {line}" for line in self.documentation.formula.split("\n") if line)
+        for entry in self.hyperparameters.values():
+            line = f"  {entry.name}: {type_text(entry.annotation)} = {entry.default!r}"
+            lines.append(f"{line}   {entry.meaning}".rstrip())
         lines.append(f"  defined in {self.where}")
         return "\n".join(lines)
 
@@ -127,8 +133,7 @@ def inspect_block(
         raise ContractError(
             f"{label}: a hyperparameter cannot be called 'name', which names the block in a spec."
         )
-    documentation = inspect.getdoc(function) or ""
-    summary = documentation.split("\n", 1)[0]
+    summary = read_documentation(function).summary
     return BlockInfo(
         place.name, name, aliases, function, summary, paper, needs, tuple(extras), found
     )
