@@ -6,34 +6,28 @@ import json
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
 from rich.console import Console
 
-from .learners import Algorithm, EvaluationConfig, algorithms
+from .learners import Algorithm, EvaluationConfig, anatomy
 from .learners import algorithm as named_algorithm
-from .learners.arguments import take_dotted, take_named
-from .learners.run_config import RunConfig, read_yaml, to_plain
+from .learners.arguments import OPEN_MAPPINGS, take_dotted, take_named, with_options
+from .learners.run_config import RunConfig, read_yaml
+from .learners.search import search
 from .registry import (
-    BlockInfo,
     ZootomyError,
-    describe,
     load_plugin,
-    names,
     slot,
     slots,
-    type_text,
     unknown_name,
 )
 
 USER_ERROR = 2
 INTERRUPTED = 130
-
-# Mappings whose keys depend on other settings, given as `--task.options.terms 3`.
-OPEN_MAPPINGS = ("task.options", "optimizer.options", "critic_optimizer.options")
 
 app = tyro.extras.SubcommandApp()
 
@@ -57,6 +51,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ZootomyError as error:
         print(f"error: {error}", file=sys.stderr)  # noqa: T201
         return USER_ERROR
+    except BrokenPipeError:
+        # Whoever read the output has seen enough, as in `zootomy show grpo | head`.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)  # noqa: T201
         return INTERRUPTED
@@ -76,7 +73,7 @@ def list_names(
     known = ["algorithms", *(place.name for place in slots())]
     if what is not None and what not in known:
         raise unknown_name("slot", what, known)
-    table = {name: _entries(name) for name in known if what in (None, name)}
+    table = {name: anatomy.summaries(name) for name in known if what in (None, name)}
     if json:
         _print_json(table)
         return
@@ -90,23 +87,29 @@ def list_names(
 
 
 @app.command
-def show(name: Annotated[str, tyro.conf.Positional], /, *, json: bool = False) -> None:
-    """Show an algorithm, or a block as SLOT.BLOCK: formula, paper, every value, what it needs.
+def show(
+    name: Annotated[str, tyro.conf.Positional], /, *, latex: bool = False, json: bool = False
+) -> None:
+    """Show an algorithm, or a block as SLOT.BLOCK: formula, every value, paper, needs, cost.
 
     Args:
         name: an algorithm (`grpo`, `grpo+tis`), a config file, or a block (`policy_loss.ppo_clip`).
+        latex: print only the formula, in LaTeX.
         json: print JSON.
     """
     first, _, block_name = name.partition(".")
     if block_name and first in {place.name for place in slots()}:
-        info = describe(first, block_name)
-        _print_json(_block_data(info)) if json else _print(str(info))
+        if json:
+            _print_json(anatomy.block_data(first, block_name))
+        else:
+            page = anatomy.block_latex if latex else anatomy.describe_block
+            _print(page(first, block_name))
         return
     found = _algorithm(name)
     if json:
-        _print_json({**found.to_dict(), "needs": sorted(found.needs)})
+        _print_json(anatomy.algorithm_data(found))
     else:
-        _print(found.describe())
+        _print(anatomy.objective_latex(found) if latex else found.describe())
 
 
 @app.command
@@ -130,6 +133,29 @@ def diff(
         _print_json({key: [x[key], y[key]] for key in x if x[key] != y[key]})
     else:
         _print(a.diff(b))
+
+
+@app.command
+def find(
+    words: Annotated[str, tyro.conf.Positional], /, *, limit: int = 15, json: bool = False
+) -> None:
+    """Search what blocks and algorithms say of themselves: names, summaries, docstrings.
+
+    Args:
+        words: what to look for, e.g. `"length bias"`.
+        limit: how many to show.
+        json: print JSON.
+    """
+    hits = search(words)
+    if json:
+        _print_json([asdict(hit) for hit in hits[:limit]])
+        return
+    for hit in hits[:limit]:
+        _print(f"{hit.name}  {hit.summary}\n    {hit.where}")
+    if not hits:
+        _print(f"Nothing that is registered speaks of {words!r}.")
+    elif len(hits) > limit:
+        _print(f"{len(hits) - limit} more; see --limit.")
 
 
 @app.command
@@ -193,7 +219,7 @@ def _train(arguments: list[str]) -> None:
     arguments, files = take_named(arguments, "config")
     file = files[-1] if files else ""
     chosen, run = _starting_point(names_given[-1] if names_given else "", file)
-    run = _with_options(run, options)
+    run = with_options(run, options)
 
     def read(
         run: Annotated[RunConfig, tyro.conf.arg(name="")] = run,
@@ -244,19 +270,6 @@ def _starting_point(name: str, file: str) -> tuple[Algorithm, RunConfig]:
     return named_algorithm(name) if name else chosen, run
 
 
-def _with_options(run: RunConfig, options: dict[str, Any]) -> RunConfig:
-    """The settings with entries of their open mappings set."""
-    for key, value in options.items():
-        for mapping in OPEN_MAPPINGS:
-            if not key.startswith(f"{mapping}."):
-                continue
-            owner = mapping.split(".")[0]
-            part = run.__dict__[owner]
-            changed = {**part.options, key.removeprefix(f"{mapping}."): value}
-            run = replace(run, **{owner: replace(part, options=changed)})
-    return run
-
-
 def _load_plugins(arguments: list[str]) -> list[str]:
     """Run every `--plugin FILE`, so that its blocks have names; the rest is returned."""
     rest, paths = take_named(arguments, "plugin")
@@ -269,31 +282,6 @@ def _algorithm(name: str) -> Algorithm:
     if name.endswith((".yaml", ".yml")):
         return read_yaml(name)[0]
     return named_algorithm(name)
-
-
-def _entries(name: str) -> dict[str, str]:
-    """Names with their summaries."""
-    if name == "algorithms":
-        return {entry: named_algorithm(entry).summary for entry in algorithms()}
-    if slot(name).choices:
-        return dict.fromkeys(names(name), "")
-    return {entry: describe(name, entry).summary for entry in names(name)}
-
-
-def _block_data(info: BlockInfo) -> dict[str, Any]:
-    return {
-        "slot": info.slot,
-        "name": info.name,
-        "aliases": list(info.aliases),
-        "summary": info.summary,
-        "paper": info.paper,
-        "needs": sorted(info.needs),
-        "hyperparameters": {
-            entry.name: {"type": type_text(entry.annotation), "default": to_plain(entry.default)}
-            for entry in info.hyperparameters.values()
-        },
-        "where": info.where,
-    }
 
 
 def _print_json(data: Any) -> None:

@@ -1,109 +1,128 @@
-"""Algorithms as text: what each block does, the assembled objective, how two of them differ."""
+"""Algorithms and blocks as pages of text: what each does, with formula, values, paper and cost."""
 
 from __future__ import annotations
 
-import inspect
-import textwrap
-from dataclasses import fields
+from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any
 
-from ..registry import BlockSpec, describe, slot, slots
+from ..registry import BlockSpec, describe, names, slot, slots, type_text
+from .costs import cost
+from .difference import diff_algorithms
+from .equations import PLACEMENTS, objective_latex, objective_text
+from .latex import to_latex_lines
+from .zoo import algorithm as named_algorithm
+from .zoo import algorithms
 
 if TYPE_CHECKING:
     from .algorithm import Algorithm
 
+__all__ = [
+    "algorithm_data",
+    "block_data",
+    "block_latex",
+    "describe_algorithm",
+    "describe_block",
+    "diff_algorithms",
+    "objective_latex",
+    "objective_text",
+    "summaries",
+]
+
 
 def describe_algorithm(algorithm: Algorithm) -> str:
-    """The page that `zootomy show` prints: every block with its formula, paper and values."""
+    """The page that `zootomy show` prints: the objective, then every block with its values."""
     title = f"{algorithm.name}: {algorithm.summary}" if algorithm.summary else algorithm.name
     lines = [title]
     if algorithm.paper:
         lines.append(f"paper: {algorithm.paper}")
     lines.extend(f"deviates: {sentence}" for sentence in algorithm.deviations)
-    needs = ", ".join(sorted(algorithm.needs)) or "nothing beyond the policy"
-    lines += [f"needs: {needs}", "", "objective", *_indent(objective_text(algorithm)), ""]
+    lines.append(f"needs: {', '.join(sorted(algorithm.needs)) or 'nothing beyond the policy'}")
+    lines += [*cost(algorithm).lines(), "", "objective"]
+    lines += [f"  {line}" for line in objective_text(algorithm).split("\n")]
+    lines.append("")
     for place in slots():
         if place.name in {entry.name for entry in fields(algorithm)}:
             lines += _slot_lines(algorithm, place.name)
     return "\n".join(lines).rstrip() + "\n"
 
 
-def objective_text(algorithm: Algorithm) -> str:
-    """The assembled objective as lines of plain text, with the values in it."""
-    chain = " → ".join(spec.name for spec in algorithm.value("reward_shaping")) or "R"
-    estimator = _one(algorithm.kl_estimator).name
-    coefficient = _coefficient(_one(algorithm.controller))
-    placement = algorithm.kl_placement
-    rewards = "r_t = [t is the last action] · R'"
-    if placement == "reward":
-        rewards += f" − {coefficient} · {estimator}_t(π_old ‖ π_ref)"
-    advantage = f"A = {_call(_one(algorithm.advantage))}(r)"
-    whitening = _one(algorithm.whitening)
-    if whitening.name != "none":
-        advantage = f"A = {_call(whitening)}({_call(_one(algorithm.advantage))}(r))"
-    if placement == "advantage":
-        advantage += f" + {coefficient} · (mean {estimator} − {estimator}_t)"
-    term = f"{_call(_one(algorithm.policy_loss))}(r = {_one(algorithm.ratio).name} ratio, A)"
-    if algorithm.correction is not None:
-        term = f"{_call(_one(algorithm.correction))}(π_old / π_rollout) · {term}"
-    if placement == "loss":
-        term += f" + {coefficient} · {estimator}(π ‖ π_ref)"
-    for spec in algorithm.value("regularizer"):
-        term += f" + {spec.hyperparameters['coef']} · {spec.name}"
-    lines = [f"R' = {chain}" if chain == "R" else f"R' = {chain} (R)", rewards, advantage]
-    lines.append(f"loss = Σ w · [{term}],  w = {_call(_one(algorithm.aggregation))}")
-    if algorithm.value_loss is not None:
-        lines.append(f"critic loss = Σ w · {_call(_one(algorithm.value_loss))}(V, returns)")
-    return "\n".join(lines)
+def describe_block(slot_name: str, block_name: str) -> str:
+    """The page of one block: formula, hyperparameters, remarks, needs and where it is defined."""
+    info = describe(slot_name, block_name)
+    said = info.documentation
+    lines = [f"{info.slot}.{info.name}: {info.summary}"]
+    for label, text in (
+        ("also called", ", ".join(info.aliases)),
+        ("paper", info.paper),
+        ("needs", ", ".join(sorted(info.needs))),
+        ("asks for", ", ".join(info.extras)),
+    ):
+        lines += [f"{label}: {text}"] if text else []
+    lines += ["", *(f"  {line}" for line in said.formula.split("\n"))] if said.formula else []
+    lines += ["", *said.remarks.split("\n")] if said.remarks else []
+    if info.hyperparameters:
+        lines += ["", "hyperparameters"]
+    for entry in info.hyperparameters.values():
+        lines.append(f"  {entry.name}: {type_text(entry.annotation)} = {entry.default!r}")
+        lines += [f"    {entry.meaning}"] if entry.meaning else []
+    lines += ["", f"returns: {said.returns}"] if said.returns else [""]
+    lines += [f"source: {said.source}"] if said.source else []
+    return "\n".join([*lines, f"defined in {info.where}"]) + "\n"
 
 
-def diff_algorithms(left: Algorithm, right: Algorithm) -> str:
-    """Only what differs, a line a block or value; says so where nothing does."""
-    lines = [f"{left.name} → {right.name}"]
-    for entry in fields(left):
-        if entry.name in ("name", "summary", "paper", "deviations"):
-            continue
-        a, b = left.__dict__[entry.name], right.__dict__[entry.name]
-        if a != b:
-            lines += _difference(entry.name, a, b)
-    if len(lines) == 1:
-        lines.append("  the same blocks with the same values")
-    return "\n".join(lines) + "\n"
+def block_latex(slot_name: str, block_name: str) -> str:
+    """A block's formula in LaTeX, for mathematical mode; empty if it has none."""
+    return to_latex_lines(describe(slot_name, block_name).documentation.formula)
 
 
-def formula(slot_name: str, block_name: str) -> str:
-    """The formula of a block: the first indented passage of its docstring; empty if it has none."""
-    documentation = inspect.getdoc(describe(slot_name, block_name).function) or ""
-    passage: list[str] = []
-    for line in documentation.split("\n")[1:]:
-        if line.startswith("    ") or (passage and not line.strip()):
-            passage.append(line)
-        elif line.rstrip() == "Args:" or passage:
-            break
-    return textwrap.dedent("\n".join(passage)).strip()
+def summaries(what: str) -> dict[str, str]:
+    """Names with their summaries: the blocks or words of a slot, or the `algorithms`."""
+    if what == "algorithms":
+        return {name: named_algorithm(name).summary for name in algorithms()}
+    if slot(what).choices:
+        return {word: PLACEMENTS.get(word, "") for word in names(what)}
+    return {name: describe(what, name).summary for name in names(what)}
 
 
-def _one(value: Any) -> BlockSpec:
-    assert isinstance(value, BlockSpec)
-    return value
+def algorithm_data(algorithm: Algorithm) -> dict[str, Any]:
+    """What `zootomy show --json` prints of an algorithm: plain data."""
+    return {
+        **algorithm.to_dict(),
+        "needs": sorted(algorithm.needs),
+        "cost": asdict(cost(algorithm)),
+        "objective": objective_text(algorithm).split("\n"),
+        "latex": objective_latex(algorithm),
+    }
 
 
-def _indent(text: str) -> list[str]:
-    return textwrap.indent(text, "  ").split("\n")
-
-
-def _coefficient(controller: BlockSpec) -> str:
-    coefficient = controller.hyperparameters.get("coef")
-    return str(coefficient) if controller.name == "constant" else f"β[{controller.name}]"
-
-
-def _call(spec: BlockSpec) -> str:
-    values = [f"{key}={value}" for key, value in spec.hyperparameters.items() if value is not None]
-    return f"{spec.name}[{', '.join(values)}]" if values else spec.name
+def block_data(slot_name: str, block_name: str) -> dict[str, Any]:
+    """What `zootomy show --json` prints of a block: plain data."""
+    info = describe(slot_name, block_name)
+    return {
+        "slot": info.slot,
+        "name": info.name,
+        "aliases": list(info.aliases),
+        "summary": info.summary,
+        "formula": info.documentation.formula,
+        "latex": block_latex(slot_name, block_name),
+        "paper": info.paper,
+        "needs": sorted(info.needs),
+        "hyperparameters": {
+            entry.name: {
+                "type": type_text(entry.annotation),
+                "default": list(entry.default)
+                if isinstance(entry.default, tuple)
+                else entry.default,
+                "meaning": entry.meaning,
+            }
+            for entry in info.hyperparameters.values()
+        },
+        "where": info.where,
+    }
 
 
 def _slot_lines(algorithm: Algorithm, name: str) -> list[str]:
-    value = algorithm.value(name)
+    value: Any = algorithm.value(name)
     lines = [f"{name}  ({slot(name).question})"]
     if isinstance(value, str):
         return [*lines, f"  {value}", ""]
@@ -117,44 +136,14 @@ def _slot_lines(algorithm: Algorithm, name: str) -> list[str]:
 
 def _block_lines(slot_name: str, spec: BlockSpec) -> list[str]:
     info = describe(slot_name, spec.name)
+    known = {**slot(slot_name).parameters, **info.hyperparameters}
     lines = [f"  {spec.name}: {info.summary}"]
-    lines += ["    " + line for line in formula(slot_name, spec.name).split("\n") if line]
-    values = {**spec.hyperparameters}
-    if values:
-        lines.append("    " + ", ".join(f"{key} = {value!r}" for key, value in values.items()))
+    lines += [f"    {line}" for line in info.documentation.formula.split("\n") if line]
+    pairs = {key: f"{key} = {value!r}" for key, value in spec.hyperparameters.items()}
+    width = max((len(pair) for pair in pairs.values()), default=0)
+    lines += [
+        f"      {pair:{width}}   {known[key].meaning}".rstrip() for key, pair in pairs.items()
+    ]
     if info.paper:
         lines.append(f"    {info.paper}")
     return lines
-
-
-def _difference(name: str, left: Any, right: Any) -> list[str]:
-    if isinstance(left, BlockSpec) and isinstance(right, BlockSpec) and left.name == right.name:
-        keys = sorted({*left.hyperparameters, *right.hyperparameters})
-        pairs = [
-            (key, left.hyperparameters.get(key), right.hyperparameters.get(key)) for key in keys
-        ]
-        return [f"  {name}.{key}: {a!r} → {b!r}" for key, a, b in pairs if a != b]
-    if isinstance(left, tuple) and isinstance(right, tuple) and _names(left) == _names(right):
-        pairs = [(f"{name}.{a.name}", a, b) for a, b in zip(left, right, strict=True)]
-        return [line for label, a, b in pairs for line in _difference(label, a, b)]
-    lines = [f"  {name}: {_text(left)} → {_text(right)}"]
-    for value in (left, right):
-        for spec in [value] if isinstance(value, BlockSpec) else value or ():
-            if isinstance(spec, BlockSpec):
-                line = f"    {spec.name}: {describe(name, spec.name).summary}"
-                lines += [line] if line not in lines else []
-    return lines
-
-
-def _names(specs: tuple[BlockSpec, ...]) -> list[str]:
-    return [spec.name for spec in specs]
-
-
-def _text(value: Any) -> str:
-    if value is None or value == ():
-        return "none"
-    if isinstance(value, BlockSpec):
-        return value.name
-    if isinstance(value, tuple):
-        return ", ".join(spec.name for spec in value)
-    return str(value)

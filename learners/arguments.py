@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
 from ..registry import ZootomyError
+
+if TYPE_CHECKING:
+    from .run_config import RunConfig
+
+# Mappings whose keys depend on other settings, given as `--task.options.terms 3`.
+OPEN_MAPPINGS = ("task.options", "optimizer.options", "critic_optimizer.options")
 
 
 def take_dotted(words: list[str], prefixes: tuple[str, ...]) -> tuple[list[str], dict[str, Any]]:
@@ -62,6 +70,27 @@ def take_named(words: list[str], name: str) -> tuple[list[str], list[str]]:
         else:
             rest.append(word)
     return rest, values
+
+
+def with_options(run: RunConfig, options: Mapping[str, Any]) -> RunConfig:
+    """The settings with entries of their open mappings set.
+
+    Args:
+        run: the settings.
+        options: dotted name -> value, as `take_dotted` gives them.
+
+    Returns:
+        The settings with them.
+    """
+    for key, value in options.items():
+        for mapping in OPEN_MAPPINGS:
+            if not key.startswith(f"{mapping}."):
+                continue
+            owner = mapping.split(".")[0]
+            part = run.__dict__[owner]
+            changed = {**part.options, key.removeprefix(f"{mapping}."): value}
+            run = replace(run, **{owner: replace(part, options=changed)})
+    return run
 
 
 def _next(key: str, left: Any) -> str:

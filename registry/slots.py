@@ -143,7 +143,7 @@ _BUILT_IN = (
         "logp ref_logp entropy advantages mask",
         "[N, T]",
         # A number, or a controller that moves it from step to step.
-        Hyperparameter("coef", float | BlockSpec, ...),
+        Hyperparameter("coef", float | BlockSpec, ..., "the weight of the term in the loss."),
     ),
     _token_slot(
         "value_loss", "How is the critic taught?", "values old_values returns mask", "[N, T]"

@@ -1,6 +1,8 @@
 """The command line: what it prints, and that a user's error is a sentence and no traceback."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -51,7 +53,45 @@ def test_show_every_algorithm(capsys, name):
 def test_show_a_block(capsys):
     code, out, _ = run(capsys, "show", "policy_loss.ppo_clip", "--json")
     assert code == 0
-    assert json.loads(out)["hyperparameters"]["clip_low"] == {"type": "float", "default": 0.2}
+    found = json.loads(out)
+    assert found["hyperparameters"]["clip_low"] == {
+        "type": "float", "default": 0.2, "meaning": "lo."
+    }  # fmt: skip
+    assert found["formula"].startswith("r = exp(clip(log r, ±clamp))")
+    assert found["latex"].startswith("r = \\exp(\\operatorname{clip}(\\log r")
+    _, out, _ = run(capsys, "show", "policy_loss.ppo_clip", "--latex")
+    assert out == found["latex"] + "\n"
+    _, out, _ = run(capsys, "show", "policy_loss.ppo_clip")
+    assert out.startswith(f"policy_loss.ppo_clip: {found['summary']}\n")
+
+
+def test_show_the_objective_alone(capsys):
+    _, out, _ = run(capsys, "show", "grpo", "--latex")
+    assert out.startswith("\\begin{align*}\n")
+    _, text, _ = run(capsys, "show", "grpo", "--json")
+    shown = json.loads(text)
+    assert out == shown["latex"] + "\n"
+    assert shown["objective"][0] == "R' = group_norm(R)"
+    assert list(shown["cost"]) == ["passes", "memory", "sampling"]
+
+
+def test_find(capsys):
+    code, out, _ = run(capsys, "find", "length bias", "--limit", "2")
+    assert code == 0
+    lines = out.split("\n")
+    assert lines[0].startswith("dr_grpo  GRPO without its two biases")
+    assert lines[1].startswith("    /")
+    assert lines[4].endswith(" more; see --limit.")
+    _, out, _ = run(capsys, "find", "masked_whiten", "--json")
+    assert json.loads(out)[0]["name"] == "whitening.batch"
+    _, out, _ = run(capsys, "find", "xyzzy")
+    assert out == "Nothing that is registered speaks of 'xyzzy'.\n"
+
+
+def test_a_reader_that_stops_is_no_error():
+    line = f"{sys.executable} -m zootomy.cli list | head -1"
+    done = subprocess.run(line, shell=True, capture_output=True, text=True, check=True)
+    assert done.stderr == ""
 
 
 def test_diff_names_only_what_differs(capsys):
@@ -107,7 +147,7 @@ def test_a_config_file_is_the_starting_point_and_the_command_line_goes_before_it
     [
         (
             ["show", "gpro"],
-            "error: Unknown algorithm 'gpro'. Did you mean 'gspo' or 'grpo'?",
+            "error: Unknown algorithm 'gpro'. Did you mean ",
         ),
         (
             ["train", "--policy_loss", "ppo_clp"],

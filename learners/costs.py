@@ -1,0 +1,107 @@
+"""What an algorithm costs beyond sampling and the policy's own training."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ..registry import BlockSpec, describe, setting
+from .whole import IN_THE_UPDATE, at_once
+
+if TYPE_CHECKING:
+    from .algorithm import Algorithm
+
+# Inputs that come out of a pass of the policy before the update.
+BEFORE_THE_UPDATE = ("old_logp", "logp", "entropy", "sum_pi_squared")
+# Those that the correction `bypass` takes from the engine instead.
+BY_THE_ENGINE = ("old_logp", "logp")
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What comes on top, each entry a sentence.
+
+    Attributes:
+        passes: forward passes over the sampled tokens a step, by name.
+        memory: what is held beside the policy's weights with its optimizer's memory, by name.
+        sampling: completions beyond one group a prompt.
+    """
+
+    passes: dict[str, str]
+    memory: dict[str, str]
+    sampling: dict[str, str]
+
+    def lines(self) -> list[str]:
+        """The cost as lines of text."""
+        kinds = (
+            ("forward passes", self.passes),
+            ("memory", self.memory),
+            ("sampling", self.sampling),
+        )
+        lines = ["cost, beyond sampling one group a prompt and training the policy"]
+        for kind, rows in kinds:
+            lines += [f"  {kind}: {name}: {text}" for name, text in rows.items()]
+        return lines
+
+
+def cost(algorithm: Algorithm) -> Cost:
+    """What an algorithm asks of a run beyond sampling and one training pass of the policy."""
+    passes, memory = {}, {}
+    asking = old_logp_asked_by(algorithm)
+    if asking:
+        passes["old_logp"] = f"one of the policy before the update, for {', '.join(asking)}"
+    elif algorithm.bypasses:
+        passes["old_logp"] = "none: the engine's log-probabilities stand in"
+    else:
+        passes["old_logp"] = "none with one update a step; one of the policy with several"
+    if "reference" in algorithm.needs:
+        passes["reference"] = f"one of the frozen policy, for {', '.join(_reference(algorithm))}"
+        memory["reference"] = "the policy's weights as they were at the start"
+    if algorithm.value_loss is not None:
+        passes["critic"] = "one for the values; training it is one forward and backward an update"
+        memory["critic"] = "a model of the policy's size with gradients and optimizer memory"
+    together = " and ".join(filter(None, (at_once(algorithm, role) for role in IN_THE_UPDATE)))
+    if together:
+        memory["mini-batch"] = f"{together} must see it whole: no cutting into micro-batches"
+    return Cost(passes, memory, _sampling(algorithm))
+
+
+def old_logp_asked_by(algorithm: Algorithm) -> list[str]:
+    """What needs a pass of the policy before the update, however many updates a step has."""
+    given = BY_THE_ENGINE if algorithm.bypasses else ()
+    asking = []
+    if algorithm.kl_placement in ("reward", "advantage") and not given:
+        asking.append(f"kl_placement {algorithm.kl_placement!r}")
+    if isinstance(algorithm.correction, BlockSpec) and not given:
+        asking.append(f"correction {algorithm.correction.name!r}")
+    for slot_name, spec in algorithm.specs():
+        info = describe(slot_name, spec.name)
+        for name in info.extras:
+            if name in BEFORE_THE_UPDATE and name not in given:
+                asking.append(f"{slot_name} {spec.name!r} ({name})")
+        if "prompt_values" in info.needs:
+            asking.append(f"{slot_name} {spec.name!r} (how far the policy moved)")
+    return asking
+
+
+def _reference(algorithm: Algorithm) -> list[str]:
+    """What needs the reference."""
+    asking = []
+    if algorithm.kl_placement != "none":
+        asking.append(f"kl_placement {algorithm.kl_placement!r}")
+    for slot_name, spec in algorithm.specs():
+        info = describe(slot_name, spec.name)
+        if "reference" in info.needs or "ref_logp" in info.extras:
+            asking.append(f"{slot_name} {spec.name!r}")
+    return asking
+
+
+def _sampling(algorithm: Algorithm) -> dict[str, str]:
+    found = {}
+    if "greedy_baseline" in algorithm.needs:
+        found["baseline"] = "one greedy completion a prompt"
+    chosen = algorithm.group_filter
+    if isinstance(chosen, BlockSpec) and setting("group_filter", chosen, "strategy") == "refill":
+        rounds = setting("group_filter", chosen, "max_refills")
+        found["refill"] = f"other prompts for those that are dropped, {rounds} rounds at the most"
+    return found

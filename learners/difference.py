@@ -1,0 +1,83 @@
+"""How two algorithms differ: only what differs, and what the difference does."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
+
+from ..registry import BlockSpec, describe, slot
+from .equations import PLACEMENTS
+
+if TYPE_CHECKING:
+    from .algorithm import Algorithm
+
+_LABELS = ("name", "summary", "paper", "deviations")
+# A description of so few words is a symbol; the block's own line says what it belongs to.
+_SHORT = 4
+
+
+def diff_algorithms(left: Algorithm, right: Algorithm) -> str:
+    """Only what differs, each with a line on what it does; says so where nothing does."""
+    lines = [f"{left.name} → {right.name}"]
+    for entry in fields(left):
+        a, b = left.__dict__[entry.name], right.__dict__[entry.name]
+        if entry.name not in _LABELS and a != b:
+            lines += _difference(entry.name, a, b)
+    if len(lines) == 1:
+        lines.append("  the same blocks with the same values")
+    elif left.needs != right.needs:
+        gone, new = sorted(left.needs - right.needs), sorted(right.needs - left.needs)
+        words = [f"no {need} any more" for need in gone] + [f"{need} too" for need in new]
+        lines.append(f"  needs: {', '.join(words)}")
+    return "\n".join(lines) + "\n"
+
+
+def meaning(slot_name: str, block_name: str, key: str) -> str:
+    """What a hyperparameter, or a setting of the slot, does; empty if nobody says."""
+    info = describe(slot_name, block_name)
+    known = {**slot(slot_name).parameters, **info.hyperparameters}
+    said = known[key].meaning if key in known else ""
+    if len(said.split()) < _SHORT:
+        return f"{said} In {block_name}: {info.summary}".strip()
+    return said
+
+
+def _difference(name: str, left: Any, right: Any) -> list[str]:
+    slot_name = name.split(".", 1)[0]
+    if isinstance(left, BlockSpec) and isinstance(right, BlockSpec) and left.name == right.name:
+        lines = []
+        for key in sorted({*left.hyperparameters, *right.hyperparameters}):
+            a, b = left.hyperparameters.get(key), right.hyperparameters.get(key)
+            if a != b:
+                lines.append(f"  {name}.{key}: {a!r} → {b!r}")
+                lines.append(f"    {key}: {meaning(slot_name, left.name, key)}")
+        return lines
+    if isinstance(left, tuple) and isinstance(right, tuple) and _names(left) == _names(right):
+        pairs = [(f"{name}.{a.name}", a, b) for a, b in zip(left, right, strict=True)]
+        return [line for label, a, b in pairs for line in _difference(label, a, b)]
+    lines = [f"  {name}: {_text(left)} → {_text(right)}"]
+    if isinstance(left, str) and isinstance(right, str):
+        return lines + [f"    {word}: {PLACEMENTS[word]}" for word in (left, right)]
+    shared = set(_specs(left)) & set(_specs(right))
+    for spec in dict.fromkeys((*_specs(left), *_specs(right))):
+        if spec not in shared:
+            lines.append(f"    {spec.name}: {describe(name, spec.name).summary}")
+    return list(dict.fromkeys(lines))
+
+
+def _specs(value: Any) -> tuple[BlockSpec, ...]:
+    return (value,) if isinstance(value, BlockSpec) else tuple(value or ())
+
+
+def _names(specs: tuple[BlockSpec, ...]) -> list[str]:
+    return [spec.name for spec in specs]
+
+
+def _text(value: Any) -> str:
+    if value is None or value == ():
+        return "none"
+    if isinstance(value, BlockSpec):
+        return value.name
+    if isinstance(value, tuple):
+        return ", ".join(spec.name for spec in value)
+    return str(value)
