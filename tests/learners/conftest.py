@@ -1,10 +1,15 @@
-"""Rollouts made of plain numbers."""
+"""Rollouts made of plain numbers; helper modules beside the tests can be imported by name."""
+
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 from zootomy.learners import Rollouts
 from zootomy.rollout import Completion
 from zootomy.tasks import CharacterTokenizer, Example, RewardFunction, Task
+
+sys.path.insert(0, str(Path(__file__).parent))
 
 
 def make_rollouts(rewards, lengths, width=None, *, valid=None, mask=None, **arrays) -> Rollouts:

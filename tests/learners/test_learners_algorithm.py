@@ -9,12 +9,18 @@ import pytest
 import yaml
 from zootomy import Algorithm, ZootomyError, algorithm, algorithms, block, register
 from zootomy.learners import DoubtfulChoiceWarning
-from zootomy.registry import UnknownNameError, describe, names, slot, slots
+from zootomy.registry import UnknownNameError, describe, names, slot
 
-CORRECTIONS = (None, "tis", "icepop", "seq_mask_tis")
+CORRECTIONS = (None, "tis", "icepop", "seq_mask_tis", "mis")
 FIRST_TABLE = (
     "ppo", "reinforce", "reinforce_pp", "reinforce_pp_baseline", "rloo", "grpo", "dr_grpo", "dapo",
     "gspo", "gspo_token", "dual_clip_ppo", "pico",
+)  # fmt: skip
+
+THE_REST = (
+    "cispo", "sapo", "gmpo", "topr", "dppo", "kimi", "clip_cov", "kl_cov", "fipo", "real", "maxrl",
+    "opo", "gpg", "remax", "pass_at_k", "gdpo", "spo", "prpo", "bnpo", "flash_reinforce", "vapo",
+    "scale_rl", "prorl_v2", "async_grpo", "luspo", "vespo", "m2po", "ipo_mask",
 )  # fmt: skip
 
 
@@ -28,8 +34,17 @@ def text_of(function, *arguments, **named_arguments) -> str:
     return str(error.value)
 
 
-def test_the_first_table_is_there():
-    assert set(FIRST_TABLE) <= set(algorithms())
+def test_the_table_is_there():
+    assert set(algorithms()) == {*FIRST_TABLE, *THE_REST}
+
+
+@pytest.mark.parametrize("name", algorithms())
+def test_an_entry_says_where_it_comes_from(name):
+    built = algorithm(name)
+    assert built.summary.endswith(".")
+    assert len(built.summary) < 90
+    assert built.paper or name in ("pico", "prpo")
+    assert all(sentence.endswith(".") for sentence in built.deviations)
 
 
 @pytest.mark.parametrize("correction", CORRECTIONS)
@@ -91,7 +106,7 @@ def test_none_as_a_word_empties_a_slot(field, expected):
 
 def test_unknown_names():
     assert text_of(algorithm, "gpro").startswith(
-        "Unknown algorithm 'gpro'. Did you mean 'gspo' or 'grpo'? Known: "
+        "Unknown algorithm 'gpro'. Did you mean 'prpo' or 'gspo' or 'grpo'? Known: "
     )
     assert text_of(algorithm, "grpo+").startswith("Unknown correction block ''. Known: ")
     assert text_of(algorithm, "grpo+tiss") == (
@@ -286,6 +301,12 @@ def test_corrections_and_aliases_by_name():
         ("dapo", {"groups"}),
         ("pico", {"groups"}),
         ("gspo+icepop", {"groups", "rollout_logp"}),
+        ("remax", {"greedy_baseline", "reference"}),
+        ("spo", {"prompt_values"}),
+        ("gdpo", {"components", "groups"}),
+        ("dppo", {"groups", "rollout_logp"}),
+        ("m2po+tis", {"groups", "rollout_logp", "whole_batch"}),
+        ("vapo", {"critic"}),
     ],
 )
 def test_needs(name, needs):
@@ -320,80 +341,70 @@ def test_the_generation_limit_is_filled_in_where_a_length_is_left_open():
     assert algorithm("grpo").resolve_length(96) == algorithm("grpo")
 
 
-class TestAnatomy:
-    @pytest.mark.parametrize("correction", CORRECTIONS)
-    @pytest.mark.parametrize("name", algorithms())
-    def test_describe_shows_every_block_and_value(self, name, correction):
-        built = named(name, correction)
-        page = built.describe()
-        assert page.startswith(f"{built.name}: {built.summary}\n")
-        assert page.endswith("\n")
-        for place in slots():
-            if place.name not in ("preference_loss", "reward_loss"):
-                assert f"\n{place.name}  ({place.question})\n" in page
-        for slot_name, spec in built.specs():
-            assert f"  {spec.name}: {describe(slot_name, spec.name).summary}" in page
-            for key, value in spec.hyperparameters.items():
-                assert f"{key} = {value!r}" in page
-        for sentence in built.deviations:
-            assert f"\ndeviates: {sentence}\n" in page
+class TestSteeredCoefficients:
+    TARGET = block("entropy_target", target=0.3)
 
-    def test_the_assembled_objective(self):
-        page = algorithm("rloo+tis").describe()
-        assert "  R' = leave_one_out (R)\n" in page
-        assert "  r_t = [t is the last action] · R' − 0.03 · k1_t(π_old ‖ π_ref)\n" in page
-        assert "tis[clamp=20.0, denominator=original, high=2.0, low=0.0](π_old / π_rollout)" in page
-        page = algorithm("grpo", regularizer=block("entropy", coef=0.5)).describe()
-        assert "+ 0.04 · k3(π ‖ π_ref) + 0.5 · entropy],  w = sequence_mean_token_mean" in page
+    def test_three_forms_are_the_same(self):
+        forms = [
+            block("entropy", coef=self.TARGET),
+            block("entropy", coef={"name": "adaptive_entropy", "target": 0.3}),
+            yaml.safe_load("{name: entropy, coef: {name: entropy_target, target: 0.3}}"),
+        ]
+        built = {algorithm("pico", regularizer=form) for form in forms}
+        assert len(built) == 1
+        (one,) = built
+        assert one.regularizer[0].hyperparameters["coef"].hyperparameters["delta"] == 0.005
+        assert list(one.controllers) == ["kl", "regularizer.entropy"]
 
-    def test_an_algorithm_of_ones_own(self):
-        page = Algorithm().describe()
-        assert page.startswith("custom\nneeds: nothing beyond the policy\n")
+    def test_it_survives_yaml_and_json(self):
+        built = algorithm("pico", regularizer=block("entropy", coef=self.TARGET))
+        data = built.to_dict()
+        assert Algorithm.from_dict(yaml.safe_load(yaml.safe_dump(data))) == built
+        assert Algorithm.from_dict(json.loads(json.dumps(data))) == built
 
-    def test_diff_of_equals(self):
-        for name in algorithms():
-            assert algorithm(name).diff(algorithm(name)) == (
-                f"{name} → {name}\n  the same blocks with the same values\n"
-            )
-
-    def test_diff_of_all_pairs(self):
-        for left in algorithms():
-            for right in algorithms():
-                text = algorithm(left).diff(algorithm(right))
-                same = all(
-                    algorithm(left).value(entry.name) == algorithm(right).value(entry.name)
-                    for entry in slots()
-                    if entry.name not in ("preference_loss", "reward_loss")
-                )
-                assert ("the same blocks" in text) == same
-
-    def test_diff_shows_blocks_and_values(self):
-        assert algorithm("grpo").diff(algorithm("dr_grpo")) == (
-            "grpo → dr_grpo\n"
-            "  reward_shaping: group_norm → group_mean\n"
-            f"    group_norm: {describe('reward_shaping', 'group_norm').summary}\n"
-            f"    group_mean: {describe('reward_shaping', 'group_mean').summary}\n"
-            "  kl_placement: loss → none\n"
-            "  controller.coef: 0.04 → 0.0\n"
-            "  aggregation: sequence_mean_token_mean → constant_length\n"
-            f"    sequence_mean_token_mean: "
-            f"{describe('aggregation', 'sequence_mean_token_mean').summary}\n"
-            f"    constant_length: {describe('aggregation', 'constant_length').summary}\n"
+    def test_its_values_can_be_set(self):
+        start = algorithm("pico", regularizer=block("entropy", coef=self.TARGET))
+        built = start.override({"regularizer.entropy.coef.target": 0.5})
+        assert built.controllers["regularizer.entropy"].hyperparameters["target"] == 0.5
+        fixed = start.override({"regularizer.entropy.coef": 0.1})
+        assert text_of(fixed.override, {"regularizer.entropy.coef.target": 0.5}) == (
+            "regularizer.entropy.coef is 0.1 and no block, so 'target' cannot be set."
+        )
+        assert text_of(start.override, {"regularizer.entropy.coef.tarket": 0.5}).startswith(
+            "Unknown hyperparameter of controller 'entropy_target': 'tarket'."
         )
 
-    def test_diff_looks_into_chains(self):
-        start = algorithm("dapo")
-        assert start.diff(start.override({"reward_shaping.ddof": 0})) == (
-            "dapo → dapo\n  reward_shaping.group_norm.ddof: 1 → 0\n"
+    def test_what_it_reads_must_be_measured(self):
+        bonus = block("entropy", coef="1e-2")
+        assert algorithm("pico", regularizer=bonus).controllers.keys() == {"kl"}
+        steered = block("entropy", coef=block("adaptive_kl"))
+        assert text_of(algorithm, "pico", regularizer=steered) == (
+            "regularizer.entropy.coef is steered by 'adaptive_kl', which reads the distance to the "
+            "reference, and nothing measures it. Set kl_placement, add the regularizer 'kl', or "
+            "take another controller."
         )
-        bonus = algorithm("grpo", regularizer=block("entropy", coef=0.1))
-        assert bonus.diff(bonus.override({"regularizer.coef": 0.2})) == (
-            "grpo → grpo\n  regularizer.entropy.coef: 0.1 → 0.2\n"
-        )
-        assert "  regularizer: none → entropy\n" in algorithm("grpo").diff(bonus)
+        algorithm("grpo", regularizer=steered)
+        built = algorithm("pico", regularizer=block("kl", coef=block("adaptive_kl")))
+        assert built.needs == {"groups", "reference"}
 
 
 class TestContradictions:
+    def test_a_chain_whose_beginning_would_be_lost(self):
+        chain = ("overlong_penalty", "gdpo")
+        assert text_of(algorithm, "gdpo", reward_shaping=chain) == (
+            "reward_shaping 'gdpo' starts from the single reward functions, so what stands before "
+            "it ('overlong_penalty') would have no effect. Put 'gdpo' first in the chain."
+        )
+        algorithm("gdpo", reward_shaping=("per_function", "clip"))
+
+    def test_two_baselines(self):
+        with pytest.warns(DoubtfulChoiceWarning):
+            text = text_of(algorithm, "remax", reward_shaping=("remax", "running_norm"))
+        assert text == (
+            "reward_shaping 'remax' and 'running_norm' each compare with a baseline of their own, "
+            "and there is room for one. Take one of them out."
+        )
+
     def test_gae_without_a_critic(self):
         text = (
             "advantage 'gae' needs a critic, but value_loss is 'none'. Set value_loss to "
@@ -478,6 +489,14 @@ class TestDoubts:
             ("rloo", {"kl_estimator": "k3"}, "kl_estimator 'k3' in the reward biases"),
             ("gspo_token", {"aggregation": "token_mean"}, "ratio 'sequence_token' under aggregat"),
             ("grpo", {"ratio": "none"}, "ratio 'none' is always 1, so the clip of policy_loss"),
+            ("cispo", {"ratio": "none"}, "ratio 'none' is always 1, and policy_loss 'cispo' works"),
+            ("grpo", {"policy_loss": "reinforce"}, "policy_loss 'reinforce' with form 'logp' does"),
+            ("gmpo", {"ratio": "sequence"}, "policy_loss 'gmpo' puts the ratios of single tokens"),
+            (
+                "remax",
+                {"reward_shaping": ("clip", "remax")},
+                "reward_shaping 'remax' compares with rewards as the functions gave them, but 'cl",
+            ),
         ],
     )
     def test_a_doubtful_choice_warns(self, name, changes, text):
