@@ -77,6 +77,9 @@ def _body(lines: list[str]) -> tuple[str, str]:
             passages[-1].append(line)
     formulas = [text for text in passages if text and text[0].startswith("    ")]
     formula = textwrap.dedent("\n".join(formulas[0])).strip() if formulas else ""
+    if not formulas and len(passages) == 1 and re.search(r" [=←] ", " ".join(lines)):
+        # Indentation is relative: where nothing else follows the first line, it is not there.
+        formula, passages = textwrap.dedent("\n".join(lines)).strip(), []
     prose = "\n".join("\n".join(text) for text in passages if text and text not in formulas)
     paragraphs = [" ".join(part.split()) for part in re.split(r"\n\s*\n", prose)]
     return "\n".join(part for part in paragraphs if part), formula

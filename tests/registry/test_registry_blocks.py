@@ -73,6 +73,7 @@ def test_describe_knows_what_the_signature_and_the_docstring_say(passed_on):
         "  also called: handed_on\n"
         "  paper: arXiv:1\n"
         "  needs: groups\n"
+        "      A' = factor * A\n"
         "  factor: float = 2.0\n"
         f"  defined in {where(passed_on)}"
     )

@@ -59,6 +59,25 @@ def test_nothing_said():
     assert found.arguments == {}
 
 
+def test_a_formula_with_nothing_beside_it():
+    def short():
+        """Says it in a line.
+
+        y = x²
+        """
+
+    assert read_documentation(short).formula == "y = x²"
+
+    def prose():
+        """Says it in a line.
+
+        And in another one.
+        """
+
+    assert read_documentation(prose).formula == ""
+    assert read_documentation(prose).remarks == "And in another one."
+
+
 def test_every_hyperparameter_says_what_it_means():
     for place in slots():
         for name in () if place.choices else names(place.name):
