@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import warnings
 from typing import TYPE_CHECKING
 
@@ -76,7 +77,7 @@ def _check_shaping(algorithm: Algorithm) -> None:
     """The chain's order, for blocks that look at something else than the rewards so far."""
     chain = [(spec.name, describe("reward_shaping", spec.name).needs)
              for spec in algorithm.value("reward_shaping")]  # fmt: skip
-    for (before, _), (name, needs) in zip(chain, chain[1:], strict=False):
+    for (before, _), (name, needs) in itertools.pairwise(chain):
         if "components" in needs:
             raise ZootomyError(
                 f"reward_shaping {name!r} starts from the single reward functions, so what stands "
