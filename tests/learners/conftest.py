@@ -1,5 +1,6 @@
 """Rollouts made of plain numbers; helper modules beside the tests can be imported by name."""
 
+import functools
 import sys
 from pathlib import Path
 
@@ -10,6 +11,8 @@ from zootomy.rollout import Completion
 from zootomy.tasks import CharacterTokenizer, Example, RewardFunction, Task
 
 sys.path.insert(0, str(Path(__file__).parent))
+
+import tiny_run
 
 
 def make_rollouts(rewards, lengths, width=None, *, valid=None, mask=None, **arrays) -> Rollouts:
@@ -101,3 +104,9 @@ def random_engine():
 @pytest.fixture(scope="session")
 def digits():
     return make_digits
+
+
+@pytest.fixture(scope="session")
+def tiny_learner():
+    """Learners on one small shape of batch, whose completions are random tokens."""
+    return functools.partial(tiny_run.make_learner, make_digits, RandomEngine)

@@ -5,6 +5,7 @@ import pytest
 from zootomy import RolloutConfig, ZootomyError, algorithm, block
 from zootomy.learners import BatchConfig
 from zootomy.learners.collect import Collector
+from zootomy.learners.judge import Judge
 from zootomy.learners.statistics import rollout_metrics
 from zootomy.tasks import RewardFunction
 
@@ -28,9 +29,11 @@ class Table:
 
 
 def collector(digits, engine, function, *, full=2, group=2, name="dr_grpo", **changes):
+    task = digits(function)
     return Collector(
         algorithm(name, **changes),
-        digits(function),
+        task,
+        Judge(task, width=ROLLOUT.max_new_tokens),
         engine,
         ROLLOUT,
         BatchConfig(full=full, group_size=group),
@@ -252,7 +255,7 @@ class TestRewards:
         half = RewardFunction("half", lambda prompts, completions: [0.5] * len(prompts), weight=2.0)
         task = type(task)(**{**task.__dict__, "rewards": (*task.rewards, half)})
         found = Collector(
-            algorithm("dr_grpo"), task, random_engine(), ROLLOUT,
+            algorithm("dr_grpo"), task, Judge(task, width=3), random_engine(), ROLLOUT,
             BatchConfig(full=2, group_size=2), seed=0,
         ).collect(0, 0)  # fmt: skip
         np.testing.assert_array_equal(found.groups[0].rewards, [2.0, 1.0])
@@ -269,7 +272,8 @@ class TestPrompts:
         task = type(task)(**{**task.__dict__, "train": [example], "eval": []})
         rollout = RolloutConfig(max_prompt_tokens=4, max_new_tokens=3, overlong_prompts=overlong)
         batch = BatchConfig(full=1, group_size=2)
-        return Collector(algorithm("dr_grpo"), task, engine, rollout, batch, seed=0)
+        judge = Judge(task, width=3)
+        return Collector(algorithm("dr_grpo"), task, judge, engine, rollout, batch, seed=0)
 
     def test_too_long_is_an_error(self, digits, random_engine):
         assert fails(self.build(digits, random_engine(), "error").collect, 0, 0) == (

@@ -1,56 +1,15 @@
 """What blocks ask for beyond the usual arrives, is kept over a resume, or is refused in time."""
 
-import dataclasses
-
 import jax
 import numpy as np
 import pytest
-from flax import nnx
-from zootomy import Cluster, ClusterConfig, Learner, RolloutConfig, ZootomyError, algorithm, block
-from zootomy.clusters import Checkpoints, OptimizerConfig, Sequences
+from tiny_run import WIDTH, share
+from zootomy import ZootomyError, algorithm, block
+from zootomy.clusters import Checkpoints, Sequences
 from zootomy.clusters.programs import accumulate
 from zootomy.learners import BatchConfig
 from zootomy.learners.memory import Memory
-from zootomy.models import Decoder, ModelConfig, ValueModel
 from zootomy.tasks import RewardFunction
-
-VOCAB, WIDTH = 12, 3
-TINY = ModelConfig(
-    vocab_size=VOCAB, hidden_size=8, intermediate_size=16, num_layers=1, num_heads=2,
-    num_kv_heads=1, head_dim=4, initializer_range=0.5,
-)  # fmt: skip
-ADAM = OptimizerConfig(learning_rate=0.02)
-ROLLOUT = RolloutConfig(max_prompt_tokens=4, max_new_tokens=WIDTH)
-
-
-def share(prompts, completions):
-    """In 0..1, different within a group."""
-    return [sum(map(int, text or "0")) / (9 * WIDTH) for text in completions]
-
-
-@pytest.fixture(scope="module")
-def learner_of(digits, random_engine):
-    def build(name, *, changes=None, function=share, rewards=None, rows=8, per_row=1, full=4,
-              mini=None, epochs=1, group=2, **options):  # fmt: skip
-        chosen = algorithm(name, **(changes or {}))
-        batch = BatchConfig(full=full, mini=mini, group_size=group, epochs=epochs)
-        given = {"optimizer": ADAM, "total_steps": 20 * batch.updates}
-        actor = Decoder(TINY, rngs=nnx.Rngs(0))
-        if "reference" in chosen.needs:
-            given["reference"] = "snapshot"
-        if chosen.value_loss is not None:
-            critic = ValueModel.from_decoder(actor, rngs=nnx.Rngs(1))
-            given |= {"critic": critic, "critic_optimizer": ADAM}
-        cluster = Cluster(
-            ClusterConfig(micro_rows=rows, row_length=8, sequences_per_row=per_row),
-            actor=actor, engine=random_engine(VOCAB), **{**given, **options},
-        )  # fmt: skip
-        task = digits(function)
-        if rewards is not None:
-            task = dataclasses.replace(task, rewards=rewards)
-        return Learner(chosen, task, cluster, rollout=ROLLOUT, batch=batch)
-
-    return build
 
 
 def seen_rollouts(learner):
@@ -71,12 +30,12 @@ def refused(build, *arguments, **named):
     return str(error.value)
 
 
-def test_the_weights_of_reward_functions_arrive(learner_of):
+def test_the_weights_of_reward_functions_arrive(tiny_learner):
     rewards = (
         RewardFunction("share", share, weight=0.5),
         RewardFunction("short", lambda prompts, completions: [1.0] * len(prompts), weight=2.0),
     )
-    learner = learner_of("gdpo", rewards=rewards)
+    learner = tiny_learner("gdpo", rewards=rewards)
     seen = seen_rollouts(learner)
     learner.step()
     np.testing.assert_array_equal(seen[0].component_weights, [0.5, 2.0])
@@ -84,13 +43,13 @@ def test_the_weights_of_reward_functions_arrive(learner_of):
     np.testing.assert_allclose(seen[0].rewards, total, rtol=1e-6)
 
 
-def test_truncated_rows_get_the_value_behind_the_cut(learner_of):
+def test_truncated_rows_get_the_value_behind_the_cut(tiny_learner):
     bootstrap = {"advantage": "gae_bootstrap", "regularizer": "none"}
-    learner = learner_of("vapo", changes=bootstrap)
+    learner = tiny_learner("vapo", changes=bootstrap)
     seen = seen_rollouts(learner)
     collected = learner.step().collected
     groups = [(group.prompt, one) for group in collected.groups for one in group.completions]
-    fresh = learner_of("vapo", changes=bootstrap)
+    fresh = tiny_learner("vapo", changes=bootstrap)
     # The value of the state after the last token is that before one more.
     longer = Sequences(
         [prompt for prompt, _ in groups], [[*one.tokens, 0] for _, one in groups], WIDTH + 1
@@ -102,13 +61,13 @@ def test_truncated_rows_get_the_value_behind_the_cut(learner_of):
     assert not seen[0].truncated.all()
 
 
-def test_a_greedy_completion_a_prompt_is_the_baseline(learner_of):
+def test_a_greedy_completion_a_prompt_is_the_baseline(tiny_learner):
     def most(prompts, completions):
         # The greedy rollout of the first prompt fails.
         rewards = share(prompts, completions)
         return [None if len(prompts) == 4 and n == 0 else r for n, r in enumerate(rewards)]
 
-    learner = learner_of("remax", function=most)
+    learner = tiny_learner("remax", function=most)
     seen = seen_rollouts(learner)
     report = learner.step()
     (usual, sampling, seed), (greedy, plain, again) = learner.cluster.engine.calls
@@ -126,8 +85,8 @@ def test_a_greedy_completion_a_prompt_is_the_baseline(learner_of):
 class TestMemory:
     NORM = {"reward_shaping": ("running_norm",)}  # noqa: RUF012
 
-    def test_moments_hold_the_batch_itself(self, learner_of):
-        learner = learner_of("reinforce", changes=self.NORM)
+    def test_moments_hold_the_batch_itself(self, tiny_learner):
+        learner = tiny_learner("reinforce", changes=self.NORM)
         seen = seen_rollouts(learner)
         rewards = []
         for _ in range(2):
@@ -136,8 +95,8 @@ class TestMemory:
             np.testing.assert_allclose(seen[-1].baseline, np.full(4, flat.mean()), rtol=1e-5)
             np.testing.assert_allclose(seen[-1].scale, np.full(4, flat.std(ddof=1)), rtol=1e-5)
 
-    def test_values_are_from_before_the_batch(self, learner_of):
-        learner = learner_of("spo")
+    def test_values_are_from_before_the_batch(self, tiny_learner):
+        learner = tiny_learner("spo")
         seen = seen_rollouts(learner)
         report = learner.step()
         np.testing.assert_array_equal(seen[0].baseline, [0.5] * 4)
@@ -156,8 +115,8 @@ class TestMemory:
         seen_at = np.asarray(learner.memory.values.seen_at)
         assert seen_at[again[0].example] == pytest.approx(shift)
 
-    def test_a_prompt_twice_in_a_batch(self, learner_of):
-        learner = learner_of("spo", full=8)
+    def test_a_prompt_twice_in_a_batch(self, tiny_learner):
+        learner = tiny_learner("spo", full=8)
         groups = learner.step().collected.groups
         assert len({group.example for group in groups}) == 6
         (twice, *_) = [g.example for n, g in enumerate(groups)
@@ -168,21 +127,21 @@ class TestMemory:
         tracker = learner.memory.values.tracker
         assert float(tracker.alpha[twice]) == pytest.approx(alpha, rel=1e-5)
 
-    def test_rewards_that_are_no_probabilities(self, learner_of):
-        learner = learner_of("spo", function=lambda prompts, completions: [2.0] * len(prompts))
+    def test_rewards_that_are_no_probabilities(self, tiny_learner):
+        learner = tiny_learner("spo", function=lambda prompts, completions: [2.0] * len(prompts))
         text = refused(learner.step)
         assert text.startswith(
             "reward_shaping 'spo' counts successes and failures, so rewards must lie in 0..1; "
         )
 
     @pytest.mark.parametrize("name", ["spo", "running", "steered"])
-    def test_a_resumed_learner_goes_on_bit_for_bit(self, learner_of, tmp_path, name):
+    def test_a_resumed_learner_goes_on_bit_for_bit(self, tiny_learner, tmp_path, name):
         def make():
             if name == "steered":
                 coef = block("entropy_target", target=9.0, delta=0.25)
-                return learner_of("pico", changes={"regularizer": block("entropy", coef=coef)})
+                return tiny_learner("pico", changes={"regularizer": block("entropy", coef=coef)})
             changes = self.NORM if name == "running" else None
-            return learner_of("spo" if name == "spo" else "reinforce", changes=changes)
+            return tiny_learner("spo" if name == "spo" else "reinforce", changes=changes)
 
         one = make()
         one.step()
@@ -197,14 +156,14 @@ class TestMemory:
             np.testing.assert_array_equal(np.asarray(a), np.asarray(b))
         assert one.state()[1] == other.state()[1]
 
-    def test_nothing_is_remembered_where_nothing_asks(self, learner_of):
+    def test_nothing_is_remembered_where_nothing_asks(self, tiny_learner):
         assert Memory.start(algorithm("grpo"), 6) == Memory(None, None)
-        assert "memory" not in learner_of("pico").state()[0]
+        assert "memory" not in tiny_learner("pico").state()[0]
 
 
-def test_a_steered_coefficient_moves_and_compiles_nothing(learner_of):
+def test_a_steered_coefficient_moves_and_compiles_nothing(tiny_learner):
     coef = block("entropy_target", target=9.0, delta=0.25)
-    learner = learner_of("pico", changes={"regularizer": block("entropy", coef=coef)})
+    learner = tiny_learner("pico", changes={"regularizer": block("entropy", coef=coef)})
     first = learner.step().metrics
     assert first["entropy_regularizer_coefficient"] == 0.0
     assert first["entropy_regularizer"] == 0.0
@@ -219,31 +178,33 @@ def test_a_steered_coefficient_moves_and_compiles_nothing(learner_of):
     assert accumulate._cache_size() == programs
 
 
-def test_a_regularizer_follows_the_distance_it_measures(learner_of):
+def test_a_regularizer_follows_the_distance_it_measures(tiny_learner):
     coef = block("kl_window", coef=0.1, low=1e-9, high=1e-8)
-    learner = learner_of("pico", changes={"regularizer": block("kl", coef=coef)})
+    learner = tiny_learner("pico", changes={"regularizer": block("kl", coef=coef)})
     assert learner.step().metrics["kl"] == pytest.approx(0.0, abs=1e-6)
     learner.step()
     assert learner.step().metrics["kl_regularizer_coefficient"] > 0.09
 
 
 class TestWholeBatches:
-    def test_sizes_that_might_cut_a_mini_batch(self, learner_of):
+    def test_sizes_that_might_cut_a_mini_batch(self, tiny_learner):
         # 4 prompts x 2 completions, one a row.
-        assert refused(learner_of, "m2po", rows=6) == (
+        assert refused(tiny_learner, "m2po", rows=6) == (
             "policy_loss 'm2po' must see a whole mini-batch at once, and a mini-batch of 4 prompts "
             "× 2 completions of up to 7 tokens can take 8 rows, but a micro-batch has 6. Set "
             "cluster.micro_rows to 8 or batch.mini to 2."
         )
-        assert refused(learner_of, "real", rows=1, full=1).endswith("Set cluster.micro_rows to 2.")
+        assert refused(tiny_learner, "real", rows=1, full=1).endswith(
+            "Set cluster.micro_rows to 2."
+        )
         # Rows of 8 tokens hold one completion of up to 7, whatever the packing.
-        assert "can take 8 rows" in refused(learner_of, "clip_cov", rows=6, per_row=4)
-        learner_of("m2po", rows=4, mini=2)
+        assert "can take 8 rows" in refused(tiny_learner, "clip_cov", rows=6, per_row=4)
+        tiny_learner("m2po", rows=4, mini=2)
         # Before the update nothing is cut.
-        learner_of("pico", rows=1, changes={"correction": "normalized"})
+        tiny_learner("pico", rows=1, changes={"correction": "normalized"})
 
-    def test_a_mini_batch_that_would_be_cut_after_all(self, learner_of):
-        learner = learner_of("kl_cov", mini=2, rows=4)
+    def test_a_mini_batch_that_would_be_cut_after_all(self, tiny_learner):
+        learner = tiny_learner("kl_cov", mini=2, rows=4)
         learner.updater.batch = BatchConfig(full=4, group_size=2)
         before = learner.cluster.steps("actor")
         assert refused(learner.step) == (
@@ -252,13 +213,13 @@ class TestWholeBatches:
         )
         assert learner.cluster.steps("actor") == before
 
-    def test_it_trains_when_it_fits(self, learner_of):
-        metrics = learner_of("real").step().metrics
+    def test_it_trains_when_it_fits(self, tiny_learner):
+        metrics = tiny_learner("real").step().metrics
         assert metrics["grad_norm"] > 0
 
 
-def test_bypass_takes_the_engines_word_and_saves_a_pass(learner_of):
-    learner = learner_of("dppo", epochs=2)
+def test_bypass_takes_the_engines_word_and_saves_a_pass(tiny_learner):
+    learner = tiny_learner("dppo", epochs=2)
     asked = []
     log_probs = learner.cluster.log_probs
     learner.cluster.log_probs = lambda *a, **k: (asked.append(a), log_probs(*a, **k))[1]
@@ -272,18 +233,18 @@ def test_bypass_takes_the_engines_word_and_saves_a_pass(learner_of):
 
 
 class TestRefusals:
-    def test_what_single_turns_without_logits_cannot_give(self, learner_of):
+    def test_what_single_turns_without_logits_cannot_give(self, tiny_learner):
         changes = {"kl_estimator": "full"}
-        assert refused(learner_of, "grpo", changes=changes).startswith(
+        assert refused(tiny_learner, "grpo", changes=changes).startswith(
             "kl_estimator 'full' needs logits, which this learner does not provide; it provides "
         )
         teacher = block("distillation", coef=1.0, estimator="top_k")
-        assert refused(learner_of, "pico", changes={"regularizer": teacher}).startswith(
+        assert refused(tiny_learner, "pico", changes={"regularizer": teacher}).startswith(
             "regularizer 'distillation' needs logits, which this learner does not provide; "
         )
 
-    def test_a_single_turn_is_one(self, learner_of):
-        learner = learner_of("reinforce", changes={"advantage": "turn_level"})
+    def test_a_single_turn_is_one(self, tiny_learner):
+        learner = tiny_learner("reinforce", changes={"advantage": "turn_level"})
         seen = seen_rollouts(learner)
         learner.step()
         assert (seen[0].turn_ids == 0).all()
@@ -303,8 +264,8 @@ class TestRefusals:
             ({"advantage": "otb_corrected", "ratio": "token"}, None),
         ],
     )
-    def test_values_out_of_range_before_anything_is_sampled(self, learner_of, changes, text):
+    def test_values_out_of_range_before_anything_is_sampled(self, tiny_learner, changes, text):
         if text is None:
-            learner_of("dr_grpo", changes=changes)
+            tiny_learner("dr_grpo", changes=changes)
         else:
-            assert refused(learner_of, "dr_grpo", changes=changes) == text
+            assert refused(tiny_learner, "dr_grpo", changes=changes) == text
