@@ -26,6 +26,8 @@ from .registry import (
 if TYPE_CHECKING:
     from .clusters import Cluster, ClusterConfig, Role
     from .learners import Algorithm, Learner, algorithm, algorithms, assemble
+    from .learners.run import train
+    from .learners.run_config import RunConfig
     from .rollout import RolloutConfig
 
 __version__ = "0.1.0"
@@ -37,9 +39,11 @@ _LAZY = {
     "Learner": "learners",
     "Role": "clusters",
     "RolloutConfig": "rollout",
+    "RunConfig": "learners.run_config",
     "algorithm": "learners",
     "algorithms": "learners",
     "assemble": "learners",
+    "train": "learners.run",
 }
 
 __all__ = [
@@ -50,6 +54,7 @@ __all__ = [
     "Learner",
     "Role",
     "RolloutConfig",
+    "RunConfig",
     "ZootomyError",
     "algorithm",
     "algorithms",
@@ -62,6 +67,7 @@ __all__ = [
     "load_plugin",
     "names",
     "register",
+    "train",
 ]
 
 

@@ -14,9 +14,10 @@ import numpy as np
 
 from ..registry import ZootomyError, bind, get, setting
 from ..rollout import Completion, Request, RolloutConfig, RolloutEngine, fit_prompts
-from ..tasks import Example, PromptOrder, Scores, Task, gather_columns, score
+from ..tasks import PromptOrder, Task
 from .algorithm import Algorithm
 from .batch import BatchConfig
+from .judge import Judge
 from .seeds import derive_seed
 
 
@@ -72,8 +73,9 @@ class Collector:
 
     Args:
         algorithm: says which groups still teach.
-        task: prompts and reward functions.
-        engine: samples completions.
+        task: prompts.
+        judge: scores completions.
+        engine: samples them.
         rollout: sampling settings and limits.
         batch: how many prompts and completions.
         seed: the run's seed.
@@ -83,6 +85,7 @@ class Collector:
         self,
         algorithm: Algorithm,
         task: Task,
+        judge: Judge,
         engine: RolloutEngine,
         rollout: RolloutConfig,
         batch: BatchConfig,
@@ -90,6 +93,7 @@ class Collector:
     ):
         self.algorithm = algorithm
         self.task = task
+        self.judge = judge
         self.engine = engine
         self.rollout = rollout
         self.batch = batch
@@ -147,14 +151,14 @@ class Collector:
         completions = self.engine.generate(
             [Request(prompt, size) for prompt in prompts], sampling, seed
         )
-        scores = self._score(examples, completions, step)
+        scores = self.judge(examples, prompts, completions, step)
         failures.update(scores.failures)
         baseline: list[float | None] = [None] * len(prompts)
         if self.greedy:
             likeliest = self.engine.generate(
                 [Request(prompt) for prompt in prompts], replace(sampling, temperature=0.0), seed
             )
-            own = self._score(examples, likeliest, step)
+            own = self.judge(examples, prompts, likeliest, step)
             failures.update(own.failures)
             baseline = np.where(own.valid, own.rewards, np.nan).tolist()
         rewards = scores.rewards.reshape(-1, size)
@@ -175,20 +179,6 @@ class Collector:
             for i, index in enumerate(indices)
         ]
         return groups, scores.last_error
-
-    def _score(
-        self, examples: Sequence[Example], completions: Sequence[Sequence[Completion]], step: int
-    ) -> Scores:
-        """The rewards of some completions of each example."""
-        size = len(completions[0])
-        decode = self.task.tokenizer.decode
-        return score(
-            self.task.rewards,
-            [example.prompt for example in examples for _ in range(size)],
-            [decode(one.tokens.tolist()) for group in completions for one in group],
-            gather_columns(examples, size),
-            step=step,
-        )
 
     def _teaches(self, rewards: np.ndarray, valid: np.ndarray) -> np.ndarray:
         """`[P]` bool: the group filter's answer."""

@@ -18,6 +18,7 @@ from .algorithm import Algorithm
 from .batch import BatchConfig
 from .collect import Collected, Collector, rehearse_filter
 from .evaluation import Evaluation, EvaluationConfig, evaluate
+from .judge import Judge
 from .memory import Memory
 from .seeds import derive_seed
 from .statistics import rollout_metrics
@@ -76,6 +77,7 @@ class Learner:
         batch: batch sizes.
         seed: everything random follows from it.
         critic_warmup: steps in which only the critic learns.
+        reward_model_weight: factor of the cluster's reward model, if it has one.
 
     Raises:
         ZootomyError: if the algorithm, the cluster and the sampling do not fit together.
@@ -91,6 +93,7 @@ class Learner:
         batch: BatchConfig,
         seed: int = 0,
         critic_warmup: int = 0,
+        reward_model_weight: float = 1.0,
     ):
         algorithm = algorithm.resolve_length(rollout.max_new_tokens)
         _check(algorithm, cluster, rollout, batch)
@@ -103,13 +106,18 @@ class Learner:
         self.steps_done = 0
         self.cursor = 0
         assert cluster.engine is not None
-        self.collector = Collector(algorithm, task, cluster.engine, rollout, batch, seed)
+        self.judge = Judge(
+            task, cluster, width=rollout.max_new_tokens, model_weight=reward_model_weight
+        )
+        self.collector = Collector(
+            algorithm, task, self.judge, cluster.engine, rollout, batch, seed
+        )
         self.updater = Updater(
             algorithm, cluster, batch=batch, temperature=rollout.temperature,
             width=rollout.max_new_tokens, seed=seed, critic_warmup=critic_warmup,
-            reward_weights=tuple(reward.weight for reward in task.rewards),
+            reward_weights=self.judge.weights,
         )  # fmt: skip
-        self.updater.rehearse(len(task.rewards))
+        self.updater.rehearse(len(self.judge.names))
         rehearse_filter(algorithm, batch)
         self.controllers = {
             name: get("controller", spec.name)(**bind("controller", spec))
@@ -141,7 +149,7 @@ class Learner:
         with spans("sync"):
             self.cluster.sync_weights()
 
-        metrics = rollout_metrics(collected, tuple(r.name for r in self.task.rewards))
+        metrics = rollout_metrics(collected, self.judge.names)
         metrics |= totals.result()
         for name, coefficient in coefficients.items():
             if name != "kl":

@@ -10,7 +10,15 @@ from flax import nnx
 from rich.console import Console
 
 from ..clusters import Checkpoints, Cluster, Role
-from ..models import Decoder, ValueModel, load_model, make_model, save_model
+from ..models import (
+    Decoder,
+    RewardModel,
+    ValueModel,
+    load_model,
+    load_scalar_model,
+    make_model,
+    save_model,
+)
 from ..monitor import RunLog, SampleLog, Screen, plot_runs, write_markdown
 from ..registry import ZootomyError
 from ..rollout import make_engine
@@ -155,6 +163,7 @@ def build_learner(algorithm: Algorithm, config: RunConfig, task: Task, model: De
         reference="snapshot" if "reference" in algorithm.needs else "none",
         critic=critic,
         critic_optimizer=None if critic is None else config.critic_optimizer,
+        reward=_reward_model(config),
         engine=make_engine(limits, model),
     )
     return Learner(
@@ -165,6 +174,15 @@ def build_learner(algorithm: Algorithm, config: RunConfig, task: Task, model: De
         batch=config.batch,
         seed=config.seed,
         critic_warmup=config.critic_warmup,
+        reward_model_weight=config.reward_model.weight,
+    )
+
+
+def _reward_model(config: RunConfig) -> RewardModel | None:
+    if not config.reward_model.path:
+        return None
+    return load_scalar_model(
+        config.reward_model.path, dtype=config.model.dtype, param_dtype=config.model.param_dtype
     )
 
 

@@ -45,6 +45,20 @@ class ModelConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RewardModelConfig:
+    """A model that scores completions, beside the task's reward functions.
+
+    Attributes:
+        path: a Hugging Face folder of a sequence classifier with one label, which shares the
+            policy's tokenizer; empty for none.
+        weight: the factor of its score.
+    """
+
+    path: str = ""
+    weight: float = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
 class CheckpointConfig:
     """When a run writes what it needs to go on.
 
@@ -76,6 +90,7 @@ class RunConfig:
         optimizer: of the policy.
         critic_optimizer: of the critic, for algorithms that have one.
         critic_warmup: steps in which only the critic learns.
+        reward_model: a model that scores completions.
         cluster: row shapes of the passes.
         warmup: supervised steps before the first step.
         evaluation: how the policy is examined.
@@ -98,6 +113,7 @@ class RunConfig:
         default_factory=lambda: OptimizerConfig(learning_rate=1e-5)
     )
     critic_warmup: int = 0
+    reward_model: RewardModelConfig = field(default_factory=RewardModelConfig)
     cluster: ClusterConfig = field(default_factory=ClusterConfig)
     warmup: WarmupConfig = field(default_factory=WarmupConfig)
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)

@@ -20,6 +20,7 @@ from zootomy.learners.run import train
 from zootomy.learners.run_config import (
     CheckpointConfig,
     ModelConfig,
+    RewardModelConfig,
     RunConfig,
     read_yaml,
     write_yaml,
@@ -162,3 +163,20 @@ def test_kill_minus_nine_and_resume(uninterrupted, tmp_path):
     subprocess.run([*command, "--resume"], check=True, stdout=subprocess.DEVNULL)
     for name, array in weights(uninterrupted).items():
         np.testing.assert_array_equal(weights(folder)[name], array, err_msg=name)
+
+
+def test_a_reward_model_from_a_folder_counts(tmp_path):
+    from flax import nnx
+    from zootomy.models import RewardModel, make_model, save_model
+
+    backbone = make_model("tiny", vocab_size=17)
+    save_model(RewardModel.from_decoder(backbone, rngs=nnx.Rngs(0)), tmp_path / "reward")
+    with_model = replace(
+        config(tmp_path / "run", steps=1),
+        reward_model=RewardModelConfig(path=str(tmp_path / "reward"), weight=0.5),
+        warmup=WarmupConfig(steps=0),
+    )
+    train(z.algorithm("rloo"), with_model, console=QUIET)
+    (line,) = [entry for entry in log(tmp_path / "run") if entry["step"] == 1]
+    # A fresh head scores everything 0, which shows that it was asked.
+    assert line["reward/reward_model/mean"] == 0.0

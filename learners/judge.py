@@ -1,0 +1,103 @@
+"""All that gives a completion its reward: the task's functions, and the cluster's reward model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from ..clusters import Cluster, Role, Sequences
+from ..registry import ZootomyError
+from ..rollout import Completion
+from ..tasks import Example, Scores, Task, gather_columns, score
+
+REWARD_MODEL = "reward_model"
+
+
+class Judge:
+    """Scores completions.
+
+        R = Σ_f weight_f · r_f + weight · score of the reward model
+
+    The model scores every completion that the functions leave valid; its score is one more
+    component, the last.
+
+    Args:
+        task: reward functions and tokenizer.
+        cluster: its reward model counts if it has one; None: functions alone.
+        width: T, the longest completion in tokens.
+        model_weight: the reward model's factor.
+
+    Raises:
+        ZootomyError: if a reward function has the name of the model's component.
+    """
+
+    def __init__(
+        self, task: Task, cluster: Cluster | None = None, *, width: int, model_weight: float = 1.0
+    ):
+        self.task = task
+        self.cluster = cluster if cluster is not None and Role.REWARD in cluster.roles else None
+        self.width = width
+        self.names = tuple(reward.name for reward in task.rewards)
+        self.weights = tuple(reward.weight for reward in task.rewards)
+        if self.cluster is not None:
+            if REWARD_MODEL in self.names:
+                raise ZootomyError(
+                    f"A reward function is named {REWARD_MODEL!r}, which the cluster's reward "
+                    f"model is called; give the function another name."
+                )
+            self.names += (REWARD_MODEL,)
+            self.weights += (model_weight,)
+
+    def __call__(
+        self,
+        examples: Sequence[Example],
+        prompts: Sequence[tuple[int, ...]],
+        completions: Sequence[Sequence[Completion]],
+        step: int,
+    ) -> Scores:
+        """The scores of some completions of each example, the same number for each.
+
+        Args:
+            examples: P examples.
+            prompts: their token ids, as the engine saw them.
+            completions: one list a prompt.
+            step: the learner step, for functions that ask for it.
+        """
+        size = len(completions[0])
+        flat = [one for group in completions for one in group]
+        decode = self.task.tokenizer.decode
+        scores = score(
+            self.task.rewards,
+            [example.prompt for example in examples for _ in range(size)],
+            [decode(one.tokens.tolist()) for one in flat],
+            gather_columns(examples, size),
+            step=step,
+        )
+        if self.cluster is None:
+            return scores
+        repeated = [prompt for prompt in prompts for _ in range(size)]
+        sequences = Sequences(repeated, [one.tokens for one in flat], self.width)
+        return _with_model(scores, self.cluster.scores(sequences), self.weights[-1])
+
+
+def _with_model(scores: Scores, values: np.ndarray, weight: float) -> Scores:
+    """The scores with the model's as one more component; one that is not finite is a failure."""
+    failed = ~np.isfinite(values)
+    values = np.where(failed, np.nan, values).astype(np.float32)
+    valid = scores.valid & ~failed
+    failures = dict(scores.failures)
+    if failed.any():
+        failures[REWARD_MODEL] = int(failed.sum())
+    return replace(
+        scores,
+        rewards=np.where(valid, scores.rewards + weight * values, 0.0).astype(np.float32),
+        valid=valid,
+        components=np.concatenate([scores.components, values[None]]),
+        names=(*scores.names, REWARD_MODEL),
+        failures=failures,
+        last_error="the reward model gave a score that is not finite"
+        if failed.any()
+        else scores.last_error,
+    )

@@ -1,0 +1,72 @@
+"""The reward model's score is one more component of the reward, at its weight."""
+
+import numpy as np
+import pytest
+from zootomy.learners.judge import Judge
+from zootomy.registry import ZootomyError
+from zootomy.rollout import Completion
+from zootomy.tasks import CharacterTokenizer, Example, RewardFunction, Task
+
+
+class FakeCluster:
+    """A cluster with nothing but a reward model."""
+
+    roles = ("actor", "reward")
+
+    def __init__(self, scores):
+        self.given = np.asarray(scores, np.float32)
+
+    def scores(self, sequences):
+        self.seen = sequences
+        return self.given
+
+
+def task(function, name="right") -> Task:
+    rewards = (RewardFunction(name, function, weight=2.0),)
+    return Task("t", [Example("1")], [], rewards, CharacterTokenizer("0123"))
+
+
+def completion(*tokens) -> Completion:
+    return Completion(np.array(tokens, np.int32), np.zeros(len(tokens), np.float32), "stop", 0)
+
+
+COMPLETIONS = [[completion(1), completion(2, 3)], [completion(0), completion(3)]]
+EXAMPLES = [Example("1"), Example("2")]
+PROMPTS = [(1,), (2,)]
+
+
+def test_functions_and_model_add_up_at_their_weights():
+    cluster = FakeCluster([0.5, -1.0, 4.0, 2.0])
+    function = task(lambda prompts, completions: [1.0, 0.0, None, 1.0])
+    judge = Judge(function, cluster, width=2, model_weight=0.1)
+    scores = judge(EXAMPLES, PROMPTS, COMPLETIONS, step=0)
+    # 2·1 + 0.1·0.5 = 2.05;  0 − 0.1 = −0.1;  no function applies: invalid;  2 + 0.2 = 2.2
+    np.testing.assert_allclose(scores.rewards, [2.05, -0.1, 0.0, 2.2], rtol=1e-6)
+    assert scores.valid.tolist() == [True, True, False, True]
+    assert scores.names == judge.names == ("right", "reward_model")
+    assert judge.weights == (2.0, 0.1)
+    np.testing.assert_array_equal(scores.components[1], cluster.given)
+    # The model sees the tokens that were sampled, each with its own prompt.
+    assert [p.tolist() for p in cluster.seen.prompts] == [[1], [1], [2], [2]]
+    assert [c.tolist() for c in cluster.seen.completions] == [[1], [2, 3], [0], [3]]
+
+
+def test_a_score_that_is_not_finite_is_a_failure_and_no_zero():
+    cluster = FakeCluster([np.nan, 1.0, np.inf, 1.0])
+    judge = Judge(task(lambda prompts, completions: [1.0] * 4), cluster, width=2)
+    scores = judge(EXAMPLES, PROMPTS, COMPLETIONS, step=0)
+    assert scores.valid.tolist() == [False, True, False, True]
+    assert scores.failures == {"reward_model": 2}
+    assert scores.last_error == "the reward model gave a score that is not finite"
+    assert scores.rewards.tolist() == [0.0, 3.0, 0.0, 3.0]
+
+
+def test_without_a_reward_model_the_functions_are_all():
+    judge = Judge(task(lambda prompts, completions: [1.0] * 4), width=2)
+    assert judge.names == ("right",)
+    assert judge(EXAMPLES, PROMPTS, COMPLETIONS, step=0).rewards.tolist() == [2.0] * 4
+
+
+def test_the_name_is_taken():
+    with pytest.raises(ZootomyError, match=r"A reward function is named 'reward_model'"):
+        Judge(task(lambda p, c: [], name="reward_model"), FakeCluster([]), width=2)
