@@ -6,7 +6,7 @@ ALGORITHM ?= grpo
 SEED ?= 0
 DEMO := runs/demo-$(ALGORITHM)-$(SEED)
 
-.PHONY: demo test lint test-fast test-slow test-torch bench-algorithms clean
+.PHONY: demo test lint test-fast test-slow test-torch docs reference parity-page bench-algorithms clean
 
 # The marker is newer than the metadata exactly when the environment is up to date.
 $(VENV)/.ready: pyproject.toml constraints.txt
@@ -40,9 +40,21 @@ test-torch:
 		torch
 	.venv-torch/bin/python -m pytest -m torch
 
+# The pages in site/, from docs/; nothing is fetched while they are built or read.
+docs: $(VENV)/.ready
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[docs]"
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+# What is written from the registry and from the parity tests (some minutes): after a change.
+reference: $(VENV)/.ready
+	$(BIN)/python docs/make_reference.py
+
+parity-page: $(VENV)/.ready
+	$(BIN)/python docs/make_parity.py
+
 # Every algorithm on the demo's task over three seeds; about an hour and a half on two cores.
 bench-algorithms: $(VENV)/.ready
 	$(BIN)/python benchmarks/algorithms.py
 
 clean:
-	rm -rf $(VENV) .venv-torch build dist *.egg-info runs
+	rm -rf $(VENV) .venv-torch build dist site *.egg-info runs

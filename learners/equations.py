@@ -178,9 +178,7 @@ def _put(text: str, symbol: str, value: str) -> str:
     def replaced(found: re.Match[str]) -> str:
         before, after = text[: found.start()], text[found.end() :]
         result = value
-        if re.match(rf" ?(?:[^\W\d](?![a-zA-Z])|\(|{_FUNCTION})", after) and not after.startswith(
-            ")"
-        ):
+        if re.match(rf" ?(?:[^\W\d](?![a-zA-Z])|\(|{_FUNCTION})| \|", after):
             result += " ·" if after.startswith(" ") else " · "
         if re.search(r"[\w½]$", before):
             result = f" · {result}"

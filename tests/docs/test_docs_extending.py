@@ -1,16 +1,14 @@
 """Every example of docs/extending.md runs: the Python in order, then the command lines."""
 
-import re
 import shlex
-from pathlib import Path
 
 import pytest
 import yaml
+from pages import ROOT, fences, run_python
 from zootomy.cli import main
 from zootomy.registry import registry
 
-PAGE = Path(__file__).parents[2] / "docs" / "extending.md"
-FENCE = re.compile(r'^```(\w+)(?: title="([^"]+)")?\n(.*?)^```$', re.MULTILINE | re.DOTALL)
+PAGE = ROOT / "docs" / "extending.md"
 TINY = shlex.split(
     "--task.options.terms 2 --task.train_size 16 --task.eval_size 0 --model.preset tiny "
     "--rollout.max_prompt_tokens 4 --rollout.max_new_tokens 3 --batch.full 2 --batch.group_size 2 "
@@ -18,36 +16,25 @@ TINY = shlex.split(
 )
 
 
-def fences(language: str) -> list[tuple[str, str]]:
-    """`(title, text)` of the page's blocks in one language, in order."""
-    return [(title, text) for of, title, text in FENCE.findall(PAGE.read_text()) if of == language]
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """A folder with the files that the page shows, in which its Python has run."""
     saved = registry.snapshot()
     folder = tmp_path_factory.mktemp("extending")
-    for title, text in fences("python") + fences("yaml"):
-        if title:
-            (folder / title).write_text(text)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        namespace: dict[str, object] = {}
-        for title, text in fences("python"):
-            if not title:
-                exec(compile(text, str(PAGE), "exec"), namespace)
+        run_python(PAGE)
         yield folder
     registry.restore(saved)
 
 
 def test_the_page_holds_what_is_run_here(folder):
-    assert [title for title, _ in fences("python") if title] == ["my_blocks.py"]
-    assert len(fences("python")) > 10
+    assert [title for title, _ in fences(PAGE, "python") if title] == ["my_blocks.py"]
+    assert len(fences(PAGE, "python")) > 10
     assert (folder / "mine.yaml").is_file()
 
 
-LINES = [line for _, text in fences("console") for line in text.splitlines()]
+LINES = [line for _, text in fences(PAGE, "console") for line in text.splitlines()]
 
 
 @pytest.mark.parametrize("line", LINES)

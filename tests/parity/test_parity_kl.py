@@ -57,7 +57,7 @@ def test_estimators(parity, name):
 @pytest.mark.parametrize("name", ["k1__areal", "k2__areal", "k3__areal",
                                   "k1__tunix", "k2__tunix", "k3__tunix"])  # fmt: skip
 def test_optional_clamp(parity, name):
-    """Deliberately different: k3 where exp overflows float32, at d < -88.7.
+    """Deliberately different (k3): where exp overflows float32, at d < -88.7.
 
     There AReaL and Tunix return inf with a slope of -inf, or, clipped at 10, a slope of NaN. Ours
     is bounded at the exponent 20: 10 with the slope 0, or exp(20) + d - 1 with 1 - exp(20); with

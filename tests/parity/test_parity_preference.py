@@ -236,7 +236,7 @@ def test_without_a_reference(parity, name):
     "name", ["bradley_terry__openrlhf", "bradley_terry__trl", "log_exp__openrlhf"]
 )
 def test_reward_models(parity, name):
-    """Deliberately different: log(1 + exp(j - c)) is computed without overflow.
+    """Deliberately different (log_exp): log(1 + exp(j - c)) is computed without overflow.
 
     OpenRLHF's is inf with a slope of NaN for a gap of 105; ours is the gap, with the slope 1.
     """
