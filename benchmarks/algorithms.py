@@ -48,21 +48,28 @@ def warmed_up(config: RunConfig, folder: Path) -> Path:
     return path
 
 
-def run(algorithm: str, seed: int, folder: Path, console: Console) -> Path:
+def run(name: str, seed: int, folder: Path, steps: int | None, console: Console) -> Path:
     """One run, unless it is there already."""
-    target = folder / f"{algorithm}-{seed}"
+    algorithm = z.algorithm(name)
+    target = folder / f"{name}-{seed}"
     if (target / "curves.png").is_file():
         return target
     _, demo = read_yaml(DEMO)
     demo = replace(demo, seed=seed)
+    cluster = demo.cluster
+    if "whole_batch" in algorithm.needs:
+        # Such a block looks at the whole mini-batch, so that must be one micro-batch.
+        cluster = replace(cluster, micro_rows=demo.batch.completions)
     config = replace(
         demo,
+        cluster=cluster,
+        steps=steps or demo.steps,
         model=replace(demo.model, path=str(warmed_up(demo, folder))),
         warmup=WarmupConfig(steps=0),
         checkpoint=replace(demo.checkpoint, every=0),
         folder=str(target),
     )
-    train(z.algorithm(algorithm), config, console=console)
+    train(algorithm, config, console=console)
     return target
 
 
@@ -105,21 +112,25 @@ def main(
     algorithms: tuple[str, ...] = DEFAULT,
     seeds: tuple[int, ...] = (0, 1, 2),
     folder: Path = Path("runs/algorithms"),
+    steps: int | None = None,
 ) -> None:
     """Run what is missing and write the table.
 
     Args:
-        algorithms: names of the zoo.
+        algorithms: names of the zoo, or `all`.
         seeds: each is another warm-up, other prompts and other noise.
         folder: where runs and results go.
+        steps: learner steps a run; None: as many as the demo.
     """
     keep_compilations()
     folder.mkdir(parents=True, exist_ok=True)
     console = Console(quiet=True)
+    if algorithms == ("all",):
+        algorithms = tuple(z.algorithms())
     runs: dict[str, list[Path]] = {name: [] for name in algorithms}
     for seed in seeds:
         for name in algorithms:
-            runs[name].append(run(name, seed, folder, console))
+            runs[name].append(run(name, seed, folder, steps, console))
             done = row(name, runs[name][-1:])
             print(
                 f"{name} seed {seed}: {done['before'][0]:.1f}% -> {done['after'][0]:.1f}%",
