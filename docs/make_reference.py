@@ -33,6 +33,7 @@ WITH_KL = ("grpo", "ppo")
 # A block of so many algorithms is not listed with each of them.
 MANY = 8
 WIDTH = 100
+TABLE_BEGINS, TABLE_ENDS = "<!-- algorithms -->", "<!-- /algorithms -->"
 
 
 def pages() -> dict[str, str]:
@@ -103,6 +104,40 @@ def papers_page() -> str:
     found.pop("", None)
     lines = ["# Papers", "", "| paper | algorithms and blocks |", "|---|---|"]
     lines += [f"| {_link(paper)} | {', '.join(found[paper])} |" for paper in sorted(found)]
+    return "\n".join(lines)
+
+
+def with_table(readme: str) -> str:
+    """The README with the table of algorithms between its two marks written anew."""
+    before, _, rest = readme.partition(TABLE_BEGINS)
+    _, _, after = rest.partition(TABLE_ENDS)
+    return f"{before}{TABLE_BEGINS}\n{algorithms_table()}\n{TABLE_ENDS}{after}"
+
+
+def algorithms_table() -> str:
+    """A row an algorithm: the blocks it is made of."""
+    lines = [
+        "| algorithm | shaping | KL | advantage, whitening | ratio, loss | aggregation | beside |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for name in zootomy.algorithms():
+        entry = zootomy.algorithm(name)
+        blocks = {slot_name: spec.name for slot_name, spec in entry.specs()}
+        shaping = ", ".join(spec.name for spec in entry.value("reward_shaping")) or "–"
+        distance = f"{blocks['kl_estimator']} in the {entry.kl_placement}"
+        whitening = "" if blocks["whitening"] == "none" else f", {blocks['whitening']}"
+        beside = [blocks[s] for s in ("group_filter", "correction", "value_loss") if s in blocks]
+        beside += [spec.name for spec in entry.value("regularizer")]
+        cells = [
+            f"`{name}`",
+            shaping,
+            "–" if entry.kl_placement == "none" else distance,
+            blocks["advantage"] + whitening,
+            f"{blocks['ratio']}, {blocks['policy_loss']}",
+            blocks["aggregation"],
+            ", ".join(beside) or "–",
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
@@ -235,7 +270,7 @@ def _link(paper: str) -> str:
 
 
 def main() -> None:
-    """Write every page, and drop those of slots that are gone."""
+    """Write every page, drop those of slots that are gone, and the README's table."""
     FOLDER.mkdir(exist_ok=True)
     written = pages()
     for name, text in written.items():
@@ -243,6 +278,8 @@ def main() -> None:
     for file in FOLDER.glob("*.md"):
         if file.name not in written:
             file.unlink()
+    readme = ROOT / "README.md"
+    readme.write_text(with_table(readme.read_text(encoding="utf-8")), encoding="utf-8")
 
 
 if __name__ == "__main__":

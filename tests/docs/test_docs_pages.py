@@ -70,3 +70,8 @@ def test_the_site_is_built_without_a_warning_and_fetches_nothing(tmp_path):
         text = page.read_text(encoding="utf-8")
         for tag in ('src="http', '<link rel="stylesheet" href="http', "fonts.googleapis"):
             assert tag not in text, page
+
+
+def test_the_readme_has_the_table_of_algorithms():
+    readme = (make_reference.ROOT / "README.md").read_text(encoding="utf-8")
+    assert make_reference.with_table(readme) == readme, "run `make reference`"
