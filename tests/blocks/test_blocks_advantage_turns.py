@@ -153,6 +153,7 @@ def test_tokens_that_are_no_actions_do_nothing(name):
         "turn_ids": jnp.array([[0, 5, 1, 5], [0, 1, 5, 5], [5, 5, 5, 5]]),
         "group_ids": jnp.array([1, 1, 1]),
         "truncated": jnp.array([True, False, True]),
+        "next_values": jnp.array([0.3, NAN, NAN]),
         "old_logp": jnp.asarray(-draw.random((3, 4)), jnp.float32),
         "rollout_logp": jnp.asarray(-draw.random((3, 4)), jnp.float32),
         "sum_pi_squared": jnp.asarray(draw.random((3, 4)), jnp.float32),

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 import pytest
 import zoo_inputs as given
-from zootomy import Algorithm, ZootomyError, assemble, block
+from zootomy import Algorithm, ZootomyError, algorithms, assemble, block
 from zootomy.learners import Outputs
 from zootomy.registry import describe, names
 
@@ -170,3 +170,13 @@ def test_it_trains_two_steps(tiny_learner, seed):
     for _ in range(2):
         metrics = learner.step().metrics
         assert all(np.isfinite(value) for value in metrics.values()), chosen
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", algorithms())
+def test_every_named_algorithm_trains_two_steps(tiny_learner, name):
+    learner = tiny_learner(name)
+    for _ in range(2):
+        metrics = learner.step().metrics
+        assert all(np.isfinite(value) for value in metrics.values())
+    assert learner.cluster.steps("actor") == 2
