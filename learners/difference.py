@@ -18,7 +18,9 @@ _SHORT = 4
 
 def diff_algorithms(left: Algorithm, right: Algorithm) -> str:
     """Only what differs, each with a line on what it does; says so where nothing does."""
-    lines = [f"{left.name} → {right.name}"]
+    # An algorithm keeps its name when its blocks are changed.
+    changed = " (changed)" if left.name == right.name and left != right else ""
+    lines = [f"{left.name} → {right.name}{changed}"]
     for entry in fields(left):
         a, b = left.__dict__[entry.name], right.__dict__[entry.name]
         if entry.name not in _LABELS and a != b:

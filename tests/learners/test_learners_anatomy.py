@@ -237,7 +237,7 @@ class TestDiff:
     def test_chains(self):
         start = algorithm("dapo")
         assert start.diff(start.override({"reward_shaping.ddof": 0})) == (
-            "dapo → dapo\n  reward_shaping.group_norm.ddof: 1 → 0\n"
+            "dapo → dapo (changed)\n  reward_shaping.group_norm.ddof: 1 → 0\n"
             "    ddof: 1 for the unbiased variance, 0 for that of the population.\n"
         )
         # Of two chains only what is not in both is explained.
@@ -248,7 +248,7 @@ class TestDiff:
     def test_settings_of_a_slot(self):
         bonus = algorithm("grpo", regularizer=block("entropy", coef=0.1))
         assert bonus.diff(bonus.override({"regularizer.coef": 0.2})) == (
-            "grpo → grpo\n  regularizer.entropy.coef: 0.1 → 0.2\n"
+            "grpo → grpo (changed)\n  regularizer.entropy.coef: 0.1 → 0.2\n"
             "    coef: the weight of the term in the loss.\n"
         )
         text = algorithm("grpo").diff(bonus)
@@ -259,7 +259,7 @@ class TestDiff:
         start = algorithm("grpo")
         text = start.diff(start.override({"policy_loss.clip_high": 0.28}))
         assert text == (
-            "grpo → grpo\n  policy_loss.clip_high: 0.2 → 0.28\n"
+            "grpo → grpo (changed)\n  policy_loss.clip_high: 0.2 → 0.28\n"
             "    clip_high: hi; DAPO 0.28. In ppo_clip: "
             f"{describe('policy_loss', 'ppo_clip').summary}\n"
         )
