@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import tyro
 from rich.console import Console
 
-from .learners import Algorithm, EvaluationConfig, anatomy
+from .learners import Algorithm, anatomy
 from .learners import algorithm as named_algorithm
 from .learners.arguments import OPEN_MAPPINGS, take_dotted, take_named, with_options
 from .learners.run_config import RunConfig, read_yaml
@@ -186,7 +186,9 @@ def evaluate_run(
     folder: Annotated[str, tyro.conf.Positional],
     /,
     *,
-    evaluation: EvaluationConfig | None = None,
+    size: Annotated[int | None, tyro.conf.arg(name="evaluation.size")] = None,
+    samples: Annotated[int | None, tyro.conf.arg(name="evaluation.samples")] = None,
+    temperature: Annotated[float | None, tyro.conf.arg(name="evaluation.temperature")] = None,
     model: str = "",
     seed: int = 0,
     json: bool = False,
@@ -195,7 +197,9 @@ def evaluate_run(
 
     Args:
         folder: a run folder.
-        evaluation: how; left out, as the run itself was evaluated.
+        size: held-out prompts, the first of the task's; None: as the run itself was evaluated.
+        samples: completions a prompt; None: likewise.
+        temperature: of the sampling, 0 is greedy; None: likewise.
         model: a Hugging Face folder to examine instead of the run's own.
         seed: of the sampling.
         json: print JSON.
@@ -203,7 +207,9 @@ def evaluate_run(
     from .learners.run import evaluate_folder
 
     keep_compilations()
-    metrics = evaluate_folder(Path(folder), evaluation, model, seed)
+    given = {"size": size, "samples": samples, "temperature": temperature}
+    changes = {name: value for name, value in given.items() if value is not None}
+    metrics = evaluate_folder(Path(folder), changes, model, seed)
     if json:
         _print_json(metrics)
         return

@@ -97,6 +97,12 @@ class Learner:
     ):
         algorithm = algorithm.resolve_length(rollout.max_new_tokens)
         _check(algorithm, cluster, rollout, batch)
+        if critic_warmup and algorithm.value_loss is None:
+            raise ZootomyError(
+                f"critic_warmup is {critic_warmup}, but algorithm {algorithm.name!r} has no "
+                f"critic: nothing would learn in these steps. Set it to 0, or value_loss to "
+                f"'clipped_mse'."
+            )
         self.algorithm = algorithm
         self.task = task
         self.cluster = cluster

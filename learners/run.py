@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from flax import nnx
 from rich.console import Console
+from safetensors import SafetensorError
 
 from ..clusters import Checkpoints, Cluster, Role
 from ..models import (
@@ -20,11 +23,12 @@ from ..models import (
     save_model,
 )
 from ..monitor import RunLog, SampleLog, Screen, plot_runs, write_markdown
+from ..monitor.log import METRICS_FILE
 from ..registry import ZootomyError
 from ..rollout import make_engine
 from ..tasks import Task, make_task
 from .algorithm import Algorithm
-from .evaluation import EvaluationConfig, evaluate
+from .evaluation import evaluate
 from .learner import Learner
 from .loop import Loop
 from .run_config import RunConfig, read_yaml, to_plain, write_yaml
@@ -125,13 +129,14 @@ def build_model(config: RunConfig, task: Task) -> Decoder:
     """The policy that a config names, before any training.
 
     Raises:
-        ZootomyError: if the tokenizer has more tokens than the model.
+        ZootomyError: if the model cannot be read, or the tokenizer has more tokens than it.
     """
     source = config.model
     if source.path:
-        model = load_model(
-            source.path, dtype=source.dtype, param_dtype=source.param_dtype, remat=source.remat
-        )
+        with _reading("model.path"):
+            model = load_model(
+                source.path, dtype=source.dtype, param_dtype=source.param_dtype, remat=source.remat
+            )
     else:
         model = make_model(
             source.preset,
@@ -181,9 +186,19 @@ def build_learner(algorithm: Algorithm, config: RunConfig, task: Task, model: De
 def _reward_model(config: RunConfig) -> RewardModel | None:
     if not config.reward_model.path:
         return None
-    return load_scalar_model(
-        config.reward_model.path, dtype=config.model.dtype, param_dtype=config.model.param_dtype
-    )
+    with _reading("reward_model.path"):
+        return load_scalar_model(
+            config.reward_model.path, dtype=config.model.dtype, param_dtype=config.model.param_dtype
+        )
+
+
+@contextlib.contextmanager
+def _reading(setting: str) -> Iterator[None]:
+    """What is wrong with a model's folder is the user's to mend: the setting goes with it."""
+    try:
+        yield
+    except (OSError, ValueError, SafetensorError) as error:
+        raise ZootomyError(f"{setting}: {error}.") from error
 
 
 def _warm_up(model: Decoder, task: Task, config: RunConfig, screen: Screen) -> Decoder:
@@ -207,9 +222,13 @@ def _warm_up(model: Decoder, task: Task, config: RunConfig, screen: Screen) -> D
 
 
 def _prepare_folder(folder: Path, algorithm: Algorithm, config: RunConfig, resume: bool) -> None:
-    """Make the run folder, or check that the run in it is this one."""
-    file = folder / CONFIG_FILE
-    if file.is_file() and not resume:
+    """Make the run folder, or check that the run in it is this one.
+
+    What was refused before its first evaluation is no run: put right, it may begin there again.
+    """
+    file, log = folder / CONFIG_FILE, folder / METRICS_FILE
+    begun = file.is_file() and log.is_file() and log.stat().st_size > 0
+    if begun and not resume:
         raise ZootomyError(
             f"{str(folder)!r} holds a run already. Pass --resume to go on with it, or choose "
             f"another folder."
@@ -221,8 +240,14 @@ def _prepare_folder(folder: Path, algorithm: Algorithm, config: RunConfig, resum
     if resume:
         _check_same_run(file, algorithm, config)
         return
-    folder.mkdir(parents=True, exist_ok=True)
-    write_yaml(file, algorithm, config)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_yaml(file, algorithm, config)
+    except OSError as error:
+        raise ZootomyError(
+            f"The run folder {str(folder)!r} cannot be written to: {error.strerror}. Set folder "
+            f"to another one."
+        ) from error
 
 
 def _check_same_run(file: Path, algorithm: Algorithm, config: RunConfig) -> None:
@@ -243,13 +268,13 @@ def _check_same_run(file: Path, algorithm: Algorithm, config: RunConfig) -> None
 
 
 def evaluate_folder(
-    folder: Path, evaluation: EvaluationConfig | None, model_path: str, seed: int
+    folder: Path, changes: Mapping[str, Any], model_path: str, seed: int
 ) -> dict[str, float]:
     """Examine the trained policy of a run folder.
 
     Args:
         folder: a run folder.
-        evaluation: how; None: as the run itself was evaluated.
+        changes: settings that replace those which the run itself was evaluated by.
         model_path: a Hugging Face folder to examine instead of the run's own; empty: its own.
         seed: of the sampling.
 
@@ -268,7 +293,9 @@ def evaluate_folder(
             f"{str(folder)!r} holds no trained weights yet: the run has not finished. Resume it, "
             f"or name a model with --model."
         )
+    evaluation = replace(config.evaluation, **changes)
     task = make_task(config.task)
-    model = load_model(path, dtype=config.model.dtype, param_dtype=config.model.param_dtype)
+    with _reading("--model" if model_path else str(folder)):
+        model = load_model(path, dtype=config.model.dtype, param_dtype=config.model.param_dtype)
     engine = make_engine(config.rollout, model)
-    return evaluate(task, engine, config.rollout, evaluation or config.evaluation, seed).metrics
+    return evaluate(task, engine, config.rollout, evaluation, seed).metrics

@@ -174,10 +174,11 @@ def from_plain(kind: type[Config], data: Any, where: str = "") -> Config:
     return kind(**values)
 
 
-def write_yaml(path: Path, algorithm: Algorithm, config: RunConfig) -> None:
+def write_yaml(path: str | Path, algorithm: Algorithm, config: RunConfig) -> None:
     """Write a run's algorithm and config, every value of them, as YAML."""
     data = {"algorithm": algorithm.to_dict(), **to_plain(config)}
-    path.write_text(yaml.safe_dump(data, sort_keys=False, allow_unicode=True), encoding="utf-8")
+    text = yaml.safe_dump(data, sort_keys=False, allow_unicode=True)
+    Path(path).write_text(text, encoding="utf-8")
 
 
 def read_yaml(path: str | Path) -> tuple[Algorithm, RunConfig]:

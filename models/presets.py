@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+from ..registry import unknown_name
 from .config import ModelConfig, RopeConfig
 from .decoder import Decoder
 
@@ -60,11 +61,11 @@ def make_model(
         A `Decoder`.
 
     Raises:
-        ValueError: for an unknown preset.
+        UnknownNameError: for an unknown preset.
     """
     if isinstance(preset, str):
         if preset not in PRESETS:
-            raise ValueError(f"no model preset {preset!r}; choose one of {', '.join(PRESETS)}")
+            raise unknown_name("model preset", preset, PRESETS)
         preset = PRESETS[preset]
     if vocab_size is not None:
         preset = dataclasses.replace(preset, vocab_size=vocab_size)

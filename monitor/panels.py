@@ -49,8 +49,8 @@ _TEXT_LIMIT = 400
 
 
 def number(value: float, spec: str) -> str:
-    """A number in its format, or what it is instead of a number."""
-    return format(value, spec) if math.isfinite(value) else str(value)
+    """A number in its format, or what it is instead of a number; what rounds to 0 has no sign."""
+    return format(value, f"z{spec}") if math.isfinite(value) else str(value)
 
 
 def duration(seconds: float) -> str:

@@ -181,6 +181,26 @@ def test_a_config_file_is_the_starting_point_and_the_command_line_goes_before_it
             ["train", "--plugin", "no.py"],
             "error: The plug-in 'no.py' does not exist; give a path to a .py file.",
         ),
+        (
+            ["train", *TINY, "--model.preset", "huge"],
+            "error: Unknown model preset 'huge'. Known: medium, small, tiny.",
+        ),
+        (
+            ["train", *TINY, "--model.path", "nowhere"],
+            "error: model.path: nowhere/config.json does not exist; a model folder holds",
+        ),
+        (
+            ["train", *TINY, "--reward_model.path", "nowhere"],
+            "error: reward_model.path: nowhere/config.json does not exist",
+        ),
+        (
+            ["train", *TINY, "--critic_warmup", "2"],
+            "error: critic_warmup is 2, but algorithm 'grpo' has no critic: nothing would learn",
+        ),
+        (
+            ["train", *TINY, "--folder", "/dev/null/run"],
+            "error: The run folder '/dev/null/run' cannot be written to: Not a directory.",
+        ),
         (["eval", "nowhere"], "error: 'nowhere' is no run folder: it has no run.yaml."),
         (
             ["train", *TINY, "--rollout.max_prompt_tokens", "3"],
@@ -194,6 +214,21 @@ def test_a_users_error_is_a_sentence(capsys, tmp_path, monkeypatch, arguments, m
     assert code == 2
     assert err.startswith(message), err
     assert "Traceback" not in err
+
+
+def test_a_refused_start_leaves_the_folder_free(capsys, tmp_path):
+    folder = ["--folder", str(tmp_path / "run")]
+    code, _, err = run(capsys, "train", *TINY, *folder, "--rollout.temperature", "0")
+    assert (code, err[:31]) == (2, "error: rollout.temperature is 0")
+    assert run(capsys, "train", *TINY, *folder)[0] == 0
+    code, _, err = run(capsys, "train", *TINY, *folder)
+    assert (code, "holds a run already" in err) == (2, True)
+    # It can be examined otherwise than it was.
+    sampled = ["--evaluation.samples", "2", "--evaluation.temperature", "1"]
+    code, _, err = run(capsys, "eval", str(tmp_path / "run"), *sampled)
+    assert (code, err) == (0, "")
+    code, _, err = run(capsys, "eval", str(tmp_path / "run"), "--evaluation.size", "0")
+    assert (code, err.startswith("error: ")) == (2, True), err
 
 
 def test_sizes_that_do_not_divide(capsys):

@@ -190,7 +190,7 @@ def test_errors_say_what_was_given(model):
         model(tokens, tokens, attend_to=2)
     with pytest.raises(ValueError, match="segments must have the shape of tokens"):
         model(tokens, tokens, positions)
-    with pytest.raises(ValueError, match="no model preset 'huge'; choose one of tiny"):
+    with pytest.raises(ValueError, match=r"Unknown model preset 'huge'\. Known: medium, small"):
         make_model("huge")
     with pytest.raises(ValueError, match="capacity must be at least 1, got 2 and 0"):
         init_cache(CONFIG, 2, 0)

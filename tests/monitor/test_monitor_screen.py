@@ -6,7 +6,7 @@ import math
 import pytest
 from rich.console import Console
 from zootomy.monitor import MonitorError, Sample, Screen, Spans, sparkline
-from zootomy.monitor.panels import duration, spans_bar
+from zootomy.monitor.panels import duration, number, spans_bar
 
 METRICS = {
     "reward/mean": 0.734,
@@ -82,6 +82,12 @@ def test_the_screen_shows_everything(width):
     assert "[red]a·[2J⏎b" in text
     assert "\x1b[2J" not in text
     assert "step 1.00 s" not in text
+
+
+def test_numbers():
+    assert number(-1e-9, ".4f") == "0.0000"
+    assert number(-12345.0, ",.0f") == "-12,345"
+    assert number(math.nan, ".4f") == "nan"
 
 
 def test_durations_and_bars():
