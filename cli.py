@@ -146,6 +146,8 @@ def find(
         limit: how many to show.
         json: print JSON.
     """
+    if limit < 1:
+        raise ZootomyError(f"--limit must be 1 or more, got {limit}.")
     hits = search(words)
     if json:
         _print_json([asdict(hit) for hit in hits[:limit]])
@@ -223,8 +225,8 @@ def _train(arguments: list[str]) -> None:
     arguments, options = take_dotted(arguments, OPEN_MAPPINGS)
     arguments, names_given = take_named(arguments, "algorithm")
     arguments, files = take_named(arguments, "config")
-    file = files[-1] if files else ""
-    chosen, run = _starting_point(names_given[-1] if names_given else "", file)
+    file = _only("config", files)
+    chosen, run = _starting_point(_only("algorithm", names_given), file)
     run = with_options(run, options)
 
     def read(
@@ -268,6 +270,13 @@ def keep_compilations() -> None:
     if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
         home = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
         jax.config.update("jax_compilation_cache_dir", str(Path(home) / "zootomy" / "xla"))
+
+
+def _only(name: str, values: list[str]) -> str:
+    """The one value given for a name, or an empty text; two are an error."""
+    if len(values) > 1:
+        raise ZootomyError(f"--{name} is given {len(values)} times: {', '.join(values)}; give one.")
+    return values[0] if values else ""
 
 
 def _starting_point(name: str, file: str) -> tuple[Algorithm, RunConfig]:

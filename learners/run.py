@@ -99,6 +99,8 @@ def train(
         )
         screen.message(config.batch.explain(config.steps))
         if start is None and config.warmup.steps:
+            # What cannot be trained is refused now, and not when the warm-up is over.
+            build_learner(algorithm, config, task, model)
             model = _warm_up(model, task, config, screen)
         screen.status("building the models")
         learner = build_learner(algorithm, config, task, model)

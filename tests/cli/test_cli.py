@@ -176,6 +176,11 @@ def test_a_config_file_is_the_starting_point_and_the_command_line_goes_before_it
             ["train", *TINY, "--task.name", "reasoning_gym:lgc"],
             "error: Unknown reasoning-gym family 'lgc'. Did you mean",
         ),
+        (
+            ["train", "--algorithm", "grpo", "--algorithm", "rloo"],
+            "error: --algorithm is given 2 times: grpo, rloo; give one.",
+        ),
+        (["find", "length", "--limit", "-3"], "error: --limit must be 1 or more, got -3."),
         (["train", "--config", "no.yaml"], "error: There is no config file 'no.yaml'."),
         (
             ["train", "--plugin", "no.py"],

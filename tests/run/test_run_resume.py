@@ -180,3 +180,17 @@ def test_a_reward_model_from_a_folder_counts(tmp_path):
     (line,) = [entry for entry in log(tmp_path / "run") if entry["step"] == 1]
     # A fresh head scores everything 0, which shows that it was asked.
     assert line["reward/reward_model/mean"] == 0.0
+
+
+def test_what_cannot_be_trained_is_refused_before_the_warm_up(tmp_path, monkeypatch):
+    def too_late(*_, **__):
+        raise AssertionError("the warm-up ran")
+
+    monkeypatch.setattr("zootomy.learners.run.warm_up", too_late)
+    greedy = replace(config(tmp_path), rollout=replace(config(tmp_path).rollout, temperature=0.0))
+    with pytest.raises(z.ZootomyError, match=r"rollout.temperature is 0"):
+        train(z.algorithm("rloo"), greedy, console=QUIET)
+    with pytest.raises(z.ZootomyError, match=r"clip_high"):
+        train(
+            z.algorithm("rloo", **{"policy_loss.clip_high": -0.3}), config(tmp_path), console=QUIET
+        )
