@@ -167,14 +167,17 @@ def test_entries_past_the_end_and_the_logp_before_the_update(kit, clusters, ragg
 
 def test_one_program_a_pass_whatever_the_batch(kit, ragged):
     cluster = kit.cluster(3, 13, 2)
-    before = accumulate._cache_size(), forward._cache_size()
+    cluster.log_probs("actor", ragged, temperature=0.7)
+    kit.update(cluster, ragged, temperature=0.7)
+    # Programs of models that other tests have let go of may leave the caches meanwhile.
+    compiled = accumulate._cache_size(), forward._cache_size()
     for indices in ([0], [1, 2, 3], range(7), []):
         sequences = ragged.take(indices)
         for temperature in (0.5, 1.0):
             cluster.log_probs("actor", sequences, temperature=temperature)
             kit.update(cluster, sequences, temperature=temperature, scale=temperature)
-    assert accumulate._cache_size() == before[0] + 1
-    assert forward._cache_size() == before[1] + 1
+    assert accumulate._cache_size() <= compiled[0]
+    assert forward._cache_size() <= compiled[1]
 
 
 def test_update_descends_and_reports(kit, ragged):

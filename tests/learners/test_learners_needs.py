@@ -175,7 +175,8 @@ def test_a_steered_coefficient_moves_and_compiles_nothing(tiny_learner):
     expected = -0.25 * second["entropy"] * second["completions/mean_length"]
     assert second["entropy_regularizer"] == pytest.approx(expected, rel=1e-5)
     assert learner.controller_states["regularizer.entropy"]["coefficient"] == 0.5
-    assert accumulate._cache_size() == programs
+    # Programs of learners that are gone may leave the cache meanwhile.
+    assert accumulate._cache_size() <= programs
 
 
 def test_a_regularizer_follows_the_distance_it_measures(tiny_learner):
