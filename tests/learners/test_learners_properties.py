@@ -205,7 +205,9 @@ def test_jit_is_eager_and_coefficients_do_not_retrace(name):
     first = loss(0.3)
     compiled = jitted._cache_size(), with_gradient._cache_size()
     second = loss(0.9)
-    assert (jitted._cache_size(), with_gradient._cache_size()) == compiled
+    # The caches may shrink meanwhile, since all programs of the process share their room.
+    assert jitted._cache_size() <= compiled[0]
+    assert with_gradient._cache_size() <= compiled[1]
     if build(name).kl_placement != "none":
         assert float(second[2].total) != float(first[2].total)
 

@@ -142,10 +142,17 @@ def test_no_buffer_holds_all_logits():
 
 def test_a_new_temperature_does_not_compile_again():
     hidden, kernel, targets = draw((4,), 3, 5)
-    compiled = jax.jit(lambda t: token_logps(hidden, kernel, targets, temperature=t)[0])
+    traces = []
+
+    @jax.jit
+    def compiled(t):
+        # Runs once a trace. The size of jit's cache says less: it is shared and may shrink.
+        traces.append(t)
+        return token_logps(hidden, kernel, targets, temperature=t)[0]
+
     compiled(1.0)
     compiled(0.3)
-    assert compiled._cache_size() == 1
+    assert len(traces) == 1
 
 
 def test_far_logits_stay_finite():
