@@ -6,7 +6,8 @@ ALGORITHM ?= grpo
 SEED ?= 0
 DEMO := runs/demo-$(ALGORITHM)-$(SEED)
 
-.PHONY: demo test lint test-fast test-slow test-torch docs reference parity-page bench-algorithms clean
+.PHONY: demo test lint test-fast test-slow test-torch docs reference parity-page \
+	bench bench-peers bench-algorithms clean
 
 # The marker is newer than the metadata exactly when the environment is up to date.
 $(VENV)/.ready: pyproject.toml constraints.txt
@@ -52,9 +53,26 @@ reference: $(VENV)/.ready
 parity-page: $(VENV)/.ready
 	$(BIN)/python docs/make_parity.py
 
+# Speed beside the peers and the machine's limits, about twelve minutes once their environments are
+# there. A peer whose environment cannot be made here is a line that says so.
+bench: $(VENV)/.ready
+	-$(MAKE) --keep-going bench-peers
+	$(BIN)/python benchmarks/bench.py $(ARGS)
+
+bench-peers: .venv-bench-tunix/.ready .venv-bench-torch/.ready .venv-bench-vllm/.ready
+
+# Left in, they keep vLLM's CPU build from importing its models.
+DROP_vllm := torchvision torchaudio torchcodec triton
+
+.venv-bench-%/.ready: benchmarks/peers/%.txt
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --requirement $<
+	$(if $(DROP_$*),$(@D)/bin/python -m pip uninstall --quiet --yes $(DROP_$*))
+	touch $@
+
 # Every algorithm on the demo's task over three seeds; about an hour and a half on two cores.
 bench-algorithms: $(VENV)/.ready
 	$(BIN)/python benchmarks/algorithms.py
 
 clean:
-	rm -rf $(VENV) .venv-torch build dist site *.egg-info runs
+	rm -rf $(VENV) .venv-torch .venv-bench-* build dist site *.egg-info runs

@@ -1,9 +1,10 @@
-"""The command line: list, show, diff, find, train, eval."""
+"""The command line: list, show, diff, find, train, eval, bench."""
 
 from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -46,6 +47,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         given = _load_plugins(given)
         if given[:1] == ["train"]:
             _train(given[1:])
+        elif given[:1] == ["bench"]:
+            return _bench(given[1:])
         else:
             app.cli(prog="zootomy", args=given)
     except ZootomyError as error:
@@ -217,6 +220,26 @@ def evaluate_run(
         return
     for key, value in metrics.items():
         _print(f"{key}: {value:.4g}")
+
+
+@app.command
+def bench() -> None:
+    """Measure speed beside the peers and the machine's limits; `zootomy bench --help` says how.
+
+    Peers take part whose environments are there; `make bench` makes them first.
+    """
+    raise AssertionError("main hands bench on before this is called")
+
+
+def _bench(arguments: list[str]) -> int:
+    """`zootomy bench`: the script in the repository, in a process of its own."""
+    script = Path(__file__).parent / "benchmarks" / "bench.py"
+    if not script.is_file():
+        raise ZootomyError(
+            "The benchmarks are in the repository and not in an installed package. Clone it, "
+            "`pip install --editable .`, and run `zootomy bench` or `make bench` there."
+        )
+    return subprocess.call([sys.executable, str(script), *arguments])
 
 
 def _train(arguments: list[str]) -> None:

@@ -1,0 +1,306 @@
+"""The measures: each asks everyone for the same work, in turn, and gives rows of a table."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import cases
+import counts
+from cases import COMPLETION, GROUP, PROMPT, PROMPTS
+from children import Child, Contestant, PeerError, interleave
+from context import Bench
+from rows import OURS, Row, Target, cells, rate, seconds
+
+FIRST_STEP = 600.0  # seconds that a first step may take
+GENERATION = {"tunix": "tunix", "transformers": "torch", "vllm": "vllm"}
+DEFAULT_CACHE, DEFAULT_ROUNDS = 1024, 2  # Tunix's, in slots; it is slow
+
+
+def step(bench: Bench, vocab: int) -> list[Row]:
+    """The whole GRPO step: the first in a cold process, its memory, and the steps after it."""
+    request = {
+        "do": "grpo_step",
+        "prompts": bench.prompts(vocab),
+        "group": GROUP,
+        "new_tokens": COMPLETION,
+    }
+    contestants = {"tunix": "tunix", "trl": "torch"}
+    parts = {
+        label: _cold(bench, label, name, vocab, request)
+        for label, name in {OURS: OURS, **contestants}.items()
+        if name == OURS or name in bench.peers
+    }
+    bench.check(vocab)
+    warm = [
+        bench.contestant(label, name, vocab, **request)
+        for label, name in {OURS: OURS, **contestants}.items()
+    ]
+    interleave(warm, bench.rounds)
+    large = vocab == cases.LARGE_VOCAB
+    targets = (Target(3.0 if large else 2.0, ("tunix",)), Target(2.0, ("trl",)))
+    cold = [one for one, _, _ in parts.values()]
+
+    def pick(index: int) -> dict[str, dict]:
+        found = {}
+        for label, part in parts.items():
+            value = part[index]
+            found[label] = {"failed": part[0].failed} if value is None else {"value": value}
+        return found
+
+    limit = bench.limits(vocab)
+    size, lengths = cases.shape(vocab), bench.batch(vocab).lengths
+    work = counts.generation(size, [(PROMPT, [COMPLETION] * GROUP)] * PROMPTS)
+    bound = limit.generation_seconds(size, work, rows=PROMPTS * GROUP) + 4 * _pass_bound(
+        bench, vocab, lengths
+    )
+    return [
+        Row("whole GRPO step", vocab, "s", False, cells(warm, seconds), bound, targets),
+        Row(
+            "first step, with compilation",
+            vocab,
+            "s",
+            False,
+            cells(cold, seconds),
+            targets=(Target(2.0, ("tunix",)),),
+            notes=("a new process, no compiled programs kept; imports and loading not counted",),
+        ),
+        Row(
+            "from the start of the process to the end of the first step", vocab, "s", False, pick(1)
+        ),
+        Row(
+            "peak memory of the process",
+            vocab,
+            "MiB",
+            False,
+            pick(2),
+            targets=(Target(2.0, ("tunix",)),) if large else (),
+            notes=("resident, after two steps",),
+        ),
+    ]
+
+
+def _cold(
+    bench: Bench, label: str, name: str, vocab: int, request: dict
+) -> tuple[Contestant, float | None, float | None]:
+    """A first step in a new process, the time since its start, and its memory after two steps."""
+    began = time.perf_counter()
+    one = Contestant(label, None, request)
+    # Whatever the user's settings, no program comes from a cache.
+    variables = {"JAX_ENABLE_COMPILATION_CACHE": "0"}
+    try:
+        one.child = bench.start(name, vocab, variables)
+        one.answers.append(one.child.ask(**request, timeout=FIRST_STEP))
+        since_start = time.perf_counter() - began
+        one.child.ask(**request)
+        memory = one.child.ask("peak_memory")["mib"]
+    except PeerError as error:
+        one.failed = str(error)
+        return one, None, None
+    bench.say(f"    {label}: first step {one.answers[0]['seconds']:.1f} s, {memory:.0f} MiB")
+    return one, since_start, memory
+
+
+def generation(bench: Bench, vocab: int) -> list[Row]:
+    """Completions of one length, from prompts in groups."""
+    request = {
+        "do": "generate",
+        "prompts": bench.prompts(vocab),
+        "group": GROUP,
+        "new_tokens": COMPLETION,
+    }
+    columns = [bench.contestant(OURS, OURS, vocab, **request)]
+    columns += [
+        bench.contestant(label, name, vocab, **request) for label, name in GENERATION.items()
+    ]
+    default = bench.contestant(
+        "tunix at its default",
+        "tunix",
+        vocab,
+        rounds=DEFAULT_ROUNDS,
+        **request,
+        cache=DEFAULT_CACHE,
+    )
+    saying = [
+        bench.contestant(name, name, vocab, **request, logps=True) for name in ("tunix", "vllm")
+    ]
+    seeds = [{"seed": number} for number in range(bench.rounds)]
+    interleave([*columns, *saying, default], bench.rounds, seeds)
+    size, limit = cases.shape(vocab), bench.limits(vocab)
+    work = counts.generation(size, [(PROMPT, [COMPLETION] * GROUP)] * PROMPTS)
+    tokens = PROMPTS * GROUP * COMPLETION
+    bound = tokens / limit.generation_seconds(size, work, rows=PROMPTS * GROUP)
+    small = vocab == cases.SMALL_VOCAB
+    return [
+        Row(
+            "generation, 64 tokens each",
+            vocab,
+            "tokens/s",
+            True,
+            cells(columns, rate),
+            bound,
+            (Target(2.5, tuple(GENERATION)), Target(0.5)) if small else (),
+            ("ours with the log-probability of every token, the others without",),
+        ),
+        Row(
+            "the same, everyone with log-probabilities",
+            vocab,
+            "tokens/s",
+            True,
+            cells([columns[0], *saying], rate),
+            targets=(Target(2.5, ("tunix", "vllm")),) if small else (),
+            notes=("transformers' generate has none short of all logits",),
+        ),
+        Row(
+            "the same, Tunix's cache at its default of 1,024 slots",
+            vocab,
+            "tokens/s",
+            True,
+            cells([columns[0], _renamed(default, "tunix")], rate),
+        ),
+    ]
+
+
+def long_tail(bench: Bench, vocab: int) -> list[Row]:
+    """Completions of lengths with a long tail; ours sets them, the others are held to them."""
+    request = {
+        "do": "generate",
+        "prompts": bench.prompts(vocab, cases.TAIL_PROMPTS),
+        "group": GROUP,
+        "new_tokens": cases.TAIL_LIMIT,
+    }
+    ours = bench.contestant(
+        OURS, OURS, vocab, **request, stop_ids=cases.tail_stops(vocab), slots=cases.TAIL_SLOTS
+    )
+    others = [bench.contestant(label, name, vocab, **request) for label, name in GENERATION.items()]
+    default = bench.contestant(
+        "tunix at its default",
+        "tunix",
+        vocab,
+        rounds=DEFAULT_ROUNDS,
+        **request,
+        cache=DEFAULT_CACHE,
+    )
+    interleave([ours], 0, [{"seed": 0}])
+    size, groups, bounds = cases.shape(vocab), [], []
+    for number in range(bench.rounds):
+        interleave([ours], 1, [{"seed": number}], warm=0)
+        if len(ours.answers) <= number:
+            break
+        lengths = ours.answers[number]["lengths"]
+        path = str(cases.write_lengths(bench.work / f"lengths-{number}.json", lengths))
+        told = {"lengths": path, "seed": number}
+        slow = [default] if number < DEFAULT_ROUNDS else []
+        interleave([*others, *slow], 1, [told], warm=int(number == 0))
+        grouped = [lengths[i : i + GROUP] for i in range(0, len(lengths), GROUP)]
+        work = counts.generation(size, [(PROMPT, one) for one in grouped])
+        least = bench.limits(vocab).generation_seconds(size, work, rows=len(lengths))
+        groups.append(lengths)
+        bounds.append(sum(lengths) / least)
+    total = sum(map(sum, groups)) / max(1, len(groups))
+    longest = [max(lengths) for lengths in groups]
+    note = f"{total:.0f} tokens a round on average, the longest completions {longest}"
+    bound = sum(bounds) / len(bounds) if bounds else None
+    return [
+        Row(
+            "generation, geometric lengths (mean 16, limit 256)",
+            vocab,
+            "tokens/s",
+            True,
+            cells([ours, *others], rate),
+            bound,
+            (Target(5.0, ("tunix",)),),
+            (note,),
+        ),
+        Row(
+            "the same, Tunix's cache at its default of 1,024 slots",
+            vocab,
+            "tokens/s",
+            True,
+            cells([ours, _renamed(default, "tunix")], rate),
+            targets=(Target(8.0, ("tunix",)),),
+        ),
+    ]
+
+
+def logps(bench: Bench, vocab: int) -> list[Row]:
+    """The reference pass over 32 sequences of 32 + 64 tokens."""
+    batch = bench.batch(vocab)
+    request = {"do": "logps", "batch": str(batch.path)}
+    names = {OURS: OURS, "tunix": "tunix", "torch": "torch"}
+    columns = [bench.contestant(label, name, vocab, **request) for label, name in names.items()]
+    interleave(columns, 2 * bench.rounds)
+    targets = (Target(1.3, ("tunix",)),) if vocab == cases.SMALL_VOCAB else ()
+    bound = _pass_bound(bench, vocab, batch.lengths)
+    found = cells(columns, seconds)
+    return [Row("log-prob pass, 32 × 96 tokens", vocab, "s", False, found, bound, targets)]
+
+
+def train(bench: Bench, vocab: int) -> list[Row]:
+    """Forward, backward and AdamW on the same sequences."""
+    batch = bench.batch(vocab)
+    request = {"do": "train_step", "batch": str(batch.path)}
+    names = {OURS: OURS, "tunix": "tunix", "torch": "torch"}
+    columns = [bench.contestant(label, name, vocab, **request) for label, name in names.items()]
+    # Twice: the first step must spare weights that others hold, the others need not.
+    interleave(columns, bench.rounds, warm=2)
+    small = vocab == cases.SMALL_VOCAB
+    targets = (Target(1.6, ("tunix",)), Target(1.0, ("torch",)), Target(0.65)) if small else ()
+    bound = 3 * _pass_bound(bench, vocab, batch.lengths)
+    return [
+        Row(
+            "training step, 32 × 96 tokens",
+            vocab,
+            "s",
+            False,
+            cells(columns, seconds),
+            bound,
+            targets,
+        )
+    ]
+
+
+def weights(bench: Bench, vocab: int) -> list[Row]:
+    """New weights from the trainer into the engine."""
+    prompts = bench.prompts(vocab)
+    ready = {"do": "generate", "prompts": prompts, "group": GROUP, "new_tokens": COMPLETION}
+    names = {OURS: OURS, "tunix": "tunix", "vllm": "vllm"}
+    columns = []
+    for label, name in names.items():
+        one = bench.contestant(label, name, vocab, do="update_weights")
+        if one.child is not None and name == OURS:
+            _try(one, one.child, ready)
+        columns.append(one)
+    interleave(columns, bench.rounds)
+    found = cells(columns, seconds)
+    note = "transformers and TRL generate with the very weights that they train"
+    return [Row("weight update into the engine", vocab, "s", False, found, notes=(note,))]
+
+
+def _try(one: Contestant, child: Child, request: dict) -> None:
+    try:
+        child.ask(**request)
+    except PeerError as error:
+        one.failed = str(error)
+
+
+def _pass_bound(bench: Bench, vocab: int, lengths: list[tuple[int, int]]) -> float:
+    """The least time for a forward pass: the layers and the head at their measured rates."""
+    size = cases.shape(vocab)
+    head = sum(counts.head_flops(size, completion) for _, completion in lengths)
+    return bench.limits(vocab).pass_seconds(counts.logp_flops(size, lengths) - head, head)
+
+
+def _renamed(one: Contestant, label: str) -> Contestant:
+    return Contestant(label, one.child, one.request, one.rounds, one.failed, one.answers)
+
+
+SECTIONS: dict[str, Callable[[Bench, int], list[Row]]] = {
+    "step": step,
+    "generation": generation,
+    "long_tail": long_tail,
+    "logps": logps,
+    "train": train,
+    "weights": weights,
+}
+"""By name, in the order in which they run: the first wants new processes."""
