@@ -17,6 +17,7 @@ from rich.console import Console
 from .learners import Algorithm, anatomy
 from .learners import algorithm as named_algorithm
 from .learners.arguments import OPEN_MAPPINGS, take_dotted, take_named, with_options
+from .learners.compilation import keep_compilations
 from .learners.run_config import RunConfig, read_yaml
 from .learners.search import search
 from .registry import (
@@ -271,7 +272,6 @@ def _train(arguments: list[str]) -> None:
 def _run(chosen: Algorithm, run: RunConfig, resume: bool) -> None:
     from .learners.run import train as train_run
 
-    keep_compilations()
     console = Console()
     result = train_run(chosen, run, resume=resume, console=console)
     console.print()
@@ -284,15 +284,6 @@ def _run(chosen: Algorithm, run: RunConfig, resume: bool) -> None:
     _print(f"curves:  {result.plot}")
     _print(f"weights: {result.folder / 'model'}")
     _print(f"log:     {result.folder / 'metrics.jsonl'}")
-
-
-def keep_compilations() -> None:
-    """Keep compiled programs in the user's cache folder, so that a second run starts at once."""
-    import jax
-
-    if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
-        home = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-        jax.config.update("jax_compilation_cache_dir", str(Path(home) / "zootomy" / "xla"))
 
 
 def _only(name: str, values: list[str]) -> str:

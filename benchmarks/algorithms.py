@@ -19,7 +19,7 @@ from pathlib import Path
 import tyro
 import zootomy as z
 from rich.console import Console
-from zootomy.cli import keep_compilations
+from zootomy.learners.compilation import keep_compilations
 from zootomy.learners.run import build_model, train
 from zootomy.learners.run_config import RunConfig, WarmupConfig, read_yaml
 from zootomy.learners.warmup import warm_up

@@ -75,7 +75,8 @@ class Cluster:
         self.version = 0
         self.row_length = _row_length(config, max_tokens)
         self._vocab_size = actor.config.vocab_size
-        self._passes = Passes(config, self.row_length, self._vocab_size)
+        self._passes = Passes(config, self.row_length, self._vocab_size, actor.config.hidden_size)
+        self.micro_rows = config.rows(self.row_length)
         self._models: dict[Role, RoleModel] = {}
         self._actor = TrainedModel(Role.ACTOR, actor, self._passes.mesh, optimizer, total_steps)
         self._models[Role.ACTOR] = self._actor
@@ -163,6 +164,7 @@ class Cluster:
         coefficients: Any = None,
         with_entropy: bool = False,
         with_sum_pi_squared: bool = False,
+        whole: bool = False,
     ) -> UpdateResult:
         """One optimizer step on a mini-batch, in as many micro-batches as it needs.
 
@@ -182,6 +184,8 @@ class Cluster:
             coefficients: a tree of numbers that may change from step to step.
             with_entropy: whether the loss reads `outputs.entropy`.
             with_sum_pi_squared: whether the loss reads `outputs.sum_pi_squared`.
+            whole: the loss couples the sequences of a micro-batch, so that it must see all of them
+                at once.
 
         Returns:
             What the step did.
@@ -203,6 +207,7 @@ class Cluster:
             temperature=temperature,
             coefficients=coefficients,
             wanted=wanted,
+            whole=whole,
         )
 
     def sync_weights(self) -> int:

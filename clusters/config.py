@@ -15,22 +15,28 @@ from ..registry import ZootomyError
 from .roles import Role, find_role
 
 DATA_AXIS = "data"
+DEFAULT_ROWS = 16
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterConfig:
     """Where the roles live and in which row shapes the models see tokens.
 
-    A forward pass sees `micro_rows * row_length` tokens, whatever the batch: that is the token
-    budget of a micro-batch, and the one shape that is compiled.
+    A pass sees `micro_rows * row_length` tokens at a time: that is the token budget of a
+    micro-batch, and the largest shape that is compiled. Batches that are short, or few, may go
+    through in one of a few smaller shapes.
 
     Attributes:
         role_to_mesh: the mesh of each role; roles left out live on the mesh of the others. None:
             a data-parallel mesh over all accelerators, or the first device on CPU.
         micro_rows: R, packed rows of a training pass; a multiple of the devices on the data axis.
+            None: as many as `micro_tokens` allows.
+        micro_tokens: tokens of a training pass; it takes the place of `micro_rows`.
         forward_rows: R of a pass without gradient, which can be larger; None: `micro_rows`.
         row_length: L, tokens a row; None: the longest sequence that the run allows.
         sequences_per_row: most sequences packed into a row; 1 turns packing off.
+        row_shapes: how many shapes (rows and row length) a pass may be compiled for; None: 4 where
+            a micro-batch has 2,048 tokens or more, else 1.
 
     Raises:
         ZootomyError: a value outside its range, meshes that differ, an axis that is not supported,
@@ -39,15 +45,23 @@ class ClusterConfig:
 
     # A mesh is an object, which no command line can give.
     role_to_mesh: Annotated[Mapping[Role, Mesh] | None, tyro.conf.Suppress] = None
-    micro_rows: int = 16
+    micro_rows: int | None = None
+    micro_tokens: int | None = None
     forward_rows: int | None = None
     row_length: int | None = None
     sequences_per_row: int = 4
+    row_shapes: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("micro_rows", "forward_rows", "row_length", "sequences_per_row"):
+        if self.micro_rows is not None and self.micro_tokens is not None:
+            raise ZootomyError(
+                f"micro_rows={self.micro_rows} and micro_tokens={self.micro_tokens} both say how "
+                "large a micro-batch is; give one of them."
+            )
+        optional = ("micro_rows", "micro_tokens", "forward_rows", "row_length", "row_shapes")
+        for name in (*optional, "sequences_per_row"):
             value = vars(self)[name]
-            if value is None and name in ("forward_rows", "row_length"):
+            if value is None and name in optional:
                 continue
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise ZootomyError(f"{name} must be an integer >= 1, got {value!r}.")
@@ -59,6 +73,26 @@ class ClusterConfig:
                     f"{name}={rows} does not divide over {devices} devices on the "
                     f"{DATA_AXIS!r} axis; choose a multiple of {devices}."
                 )
+
+    def rows(self, row_length: int) -> int:
+        """R, rows of a training pass.
+
+        Args:
+            row_length: L, tokens a row.
+
+        Raises:
+            ZootomyError: if the tokens of a micro-batch do not fill a row on every device.
+        """
+        if self.micro_tokens is None:
+            return DEFAULT_ROWS if self.micro_rows is None else self.micro_rows
+        devices = self.mesh().shape[DATA_AXIS]
+        rows = self.micro_tokens // row_length // devices * devices
+        if not rows:
+            raise ZootomyError(
+                f"micro_tokens={self.micro_tokens} holds no row of {row_length} tokens on each of "
+                f"{devices} devices; give at least {devices * row_length}."
+            )
+        return rows
 
     def mesh(self) -> Mesh:
         """The mesh that all roles share, with its axes left to the compiler."""

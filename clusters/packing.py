@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -9,6 +10,7 @@ import jax
 import numpy as np
 
 from ..registry import ZootomyError
+from .shapes import Shape, balance, cheapest
 
 
 class Sequences:
@@ -128,19 +130,24 @@ class MicroBatch(NamedTuple):
 
 
 def pack(
-    sequences: Sequences, rows: int, row_length: int, sequences_per_row: int
+    sequences: Sequences,
+    rows: int,
+    row_length: int,
+    sequences_per_row: int,
+    attention_length: float = math.inf,
 ) -> list[MicroBatch]:
-    """Pack sequences into micro-batches that all have the same shapes.
+    """Pack sequences into micro-batches that all have the same shapes and cost about the same.
 
     First fit, longest first; equal lengths keep their order, so that the result is determined by
     the lengths. Sequences without an action are left out. There is always at least one
-    micro-batch, if need be an empty one.
+    micro-batch, if need be an empty one. A sequence of n tokens costs n + n² / attention_length.
 
     Args:
         sequences: N prompts and completions.
         rows: R, rows of a micro-batch.
         row_length: L, tokens a row.
         sequences_per_row: K, most sequences a row; a micro-batch has M = R * K slots.
+        attention_length: the length at which attention costs as much as the projections.
 
     Returns:
         Micro-batches in which each sequence with an action stands once.
@@ -149,18 +156,50 @@ def pack(
         ZootomyError: if a sequence is longer than a row.
     """
     layout = _first_fit(sequences, row_length, sequences_per_row)
+    totals = _totals(sequences)
+    costs = [sum(totals[n] + totals[n] ** 2 / attention_length for n in row) for row in layout]
     micros = []
-    for start in range(0, max(1, len(layout)), rows):
-        part = layout[start : start + rows]
+    for members in balance(costs, max(1, -(-len(layout) // rows)), rows):
+        part = [layout[row] for row in members]
         micros.append(_micro_batch(sequences, part, rows, row_length, sequences_per_row))
     return micros
 
 
-def _first_fit(sequences: Sequences, row_length: int, per_row: int) -> list[list[int]]:
-    totals = np.array(
+def fitting_shape(
+    sequences: Sequences, shapes: list[Shape], sequences_per_row: int, attention_length: float
+) -> Shape:
+    """The cheapest of some shapes for a batch.
+
+    Args:
+        sequences: N prompts and completions.
+        shapes: those there are, the full one first.
+        sequences_per_row: K.
+        attention_length: as of `pack`.
+    """
+    if len(shapes) == 1:
+        return shapes[0]
+    totals = [
+        total
+        for total, row in zip(_totals(sequences), sequences.completions, strict=True)
+        if len(row)
+    ]
+    longest = max(totals, default=0)
+    lengths = {shape.length for shape in shapes if shape.length >= longest}
+    filled = {n: len(_first_fit(sequences, n, sequences_per_row)) for n in lengths}
+    counts = {shape: filled[shape.length] for shape in shapes if shape.length in filled}
+    return cheapest(counts, shapes[0], attention_length) if shapes[0] in counts else shapes[0]
+
+
+def _totals(sequences: Sequences) -> np.ndarray:
+    """`[N]` tokens of each prompt with its completion."""
+    return np.array(
         [len(p) + len(c) for p, c in zip(sequences.prompts, sequences.completions, strict=True)],
         np.int64,
     )
+
+
+def _first_fit(sequences: Sequences, row_length: int, per_row: int) -> list[list[int]]:
+    totals = _totals(sequences)
     room = np.full(len(totals), row_length)
     places = np.full(len(totals), per_row)
     layout: list[list[int]] = []

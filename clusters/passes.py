@@ -13,11 +13,16 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from ..registry import ZootomyError
 from .config import DATA_AXIS, ClusterConfig
-from .packing import MicroBatch, Sequences, pack
-from .programs import LossFunction, ModelOutputs, Total, Wanted, accumulate, forward
+from .packing import MicroBatch, Sequences, fitting_shape, pack
+from .programs import LossFunction, ModelOutputs, Split, Total, Wanted, accumulate, forward
+from .shapes import Shape, row_shapes
 from .trained import RoleModel, TrainedModel
 
 _MANY_LOSSES = 16
+# On a CPU the rows of a micro-batch go through in parts of about this many tokens. What a part
+# leaves in memory is used again by the next, and fits the caches better; fresh memory for all
+# rows at once costs a fifth of the time of a training pass, in page faults.
+_CPU_TOKENS = 768
 
 
 @dataclass(frozen=True)
@@ -40,21 +45,26 @@ class UpdateResult:
 
 
 class Passes:
-    """Runs models over sequences in rows of one shape.
+    """Runs models over sequences in rows of a few shapes.
 
     Args:
         config: mesh and row shapes.
         row_length: L, tokens a row.
         vocab_size: V; token ids are checked against it, since a gather would not complain.
+        hidden_size: D; sets the length at which attention costs as much as the projections.
     """
 
-    def __init__(self, config: ClusterConfig, row_length: int, vocab_size: int):
+    def __init__(self, config: ClusterConfig, row_length: int, vocab_size: int, hidden_size: int):
         self.mesh = config.mesh()
-        self._micro_rows = config.micro_rows
-        self._forward_rows = config.forward_rows or config.micro_rows
+        micro_rows = config.rows(row_length)
+        devices, wanted = self.mesh.shape[DATA_AXIS], config.row_shapes
+        forward_rows = config.forward_rows or micro_rows
+        self._update_shapes = row_shapes(micro_rows, row_length, wanted, devices)
+        self._forward_shapes = row_shapes(forward_rows, row_length, wanted, devices)
         self._sequences_per_row = config.sequences_per_row
-        self._row_length = row_length
         self._vocab_size = vocab_size
+        # A block has about 12 D² weights, 24 D² operations a token; attention 4 D a token and key.
+        self._attention_length = 6.0 * hidden_size
         self._over_rows = NamedSharding(self.mesh, PartitionSpec(DATA_AXIS))
         self._replicated = NamedSharding(self.mesh, PartitionSpec())
         self._losses: set[LossFunction] = set()
@@ -63,12 +73,15 @@ class Passes:
         self, model: RoleModel, sequences: Sequences, temperature: float, wanted: Wanted
     ) -> dict[str, np.ndarray]:
         """A pass without gradient; results `[N, ...]` float32 by their name in `ModelOutputs`."""
-        micros = self._pack(sequences, self._forward_rows)
+        micros = self._pack(sequences, self._forward_shapes)
         scalar, _ = self._scalars(temperature, None)
         outputs = []
         for micro in micros:
             rows = jax.device_put(micro.rows, self._over_rows)
-            outputs.append(forward(model.graph, model.params, model.rest, rows, scalar, wanted))
+            split = self._split(micro)
+            outputs.append(
+                forward(model.graph, model.params, model.rest, rows, scalar, wanted, split)
+            )
         return _unpack(micros, jax.device_get(outputs), len(sequences))
 
     def update(
@@ -81,11 +94,13 @@ class Passes:
         temperature: float,
         coefficients: Any,
         wanted: Wanted,
+        whole: bool,
     ) -> UpdateResult:
         """One optimizer step on a mini-batch; see `Cluster.update`."""
         model.check_horizon()
         self._count(loss)
-        micros = self._pack(sequences, self._micro_rows)
+        shapes = self._update_shapes[:1] if whole else self._update_shapes
+        micros = self._pack(sequences, shapes)
         total, results = self.gradient(
             model,
             micros,
@@ -94,6 +109,7 @@ class Passes:
             temperature=temperature,
             coefficients=coefficients,
             wanted=wanted,
+            whole=whole,
         )
         lr = float(np.asarray(model.schedule(model.steps)))
         report = model.step(total)
@@ -118,17 +134,31 @@ class Passes:
         temperature: float,
         coefficients: Any,
         wanted: Wanted,
+        whole: bool = False,
     ) -> tuple[Total, list[Any]]:
         """The loss and gradient of a mini-batch, summed; and (loss, metrics) a micro-batch."""
         scalars = self._scalars(temperature, coefficients)
         total, results = model.zeros(), []
         for micro in micros:
             rows, part = jax.device_put((micro.rows, micro.gather(batch)), self._over_rows)
+            split = self._split(micro, whole=whole)
             total, value, metrics = accumulate(
-                model.graph, loss, wanted, model.params, model.rest, total, rows, part, *scalars
-            )
+                model.graph, loss, wanted, model.params, model.rest, total, rows, part, *scalars,
+                split=split,
+            )  # fmt: skip
             results.append((value, metrics))
         return total, results
+
+    def _split(self, micro: MicroBatch, *, whole: bool = False) -> Split:
+        """How a micro-batch is cut on its device; rows that are spread over several are not."""
+        if self.mesh.size > 1:
+            return Split()
+        if whole or self.mesh.devices.flat[0].platform != "cpu":
+            return Split(vocabulary=True)
+        rows, length = micro.rows.tokens.shape
+        divisors = (n for n in range(1, rows + 1) if rows % n == 0)
+        parts = next((n for n in divisors if rows // n * length <= _CPU_TOKENS), rows)
+        return Split(parts, vocabulary=True)
 
     def _count(self, loss: LossFunction) -> None:
         self._losses.add(loss)
@@ -147,7 +177,7 @@ class Passes:
         values = jax.tree.map(lambda x: np.asarray(x, np.float32), coefficients)
         return jax.device_put((np.float32(temperature), values), self._replicated)
 
-    def _pack(self, sequences: Sequences, rows: int) -> list[MicroBatch]:
+    def _pack(self, sequences: Sequences, shapes: list[Shape]) -> list[MicroBatch]:
         for n in range(len(sequences)):
             for ids in (sequences.prompts[n], sequences.completions[n]):
                 wrong = ids[(ids < 0) | (ids >= self._vocab_size)]
@@ -156,7 +186,9 @@ class Passes:
                         f"Sequence {n} holds the token {wrong[0]}, which is outside the "
                         f"vocabulary 0..{self._vocab_size - 1}; is the tokenizer the model's?"
                     )
-        return pack(sequences, rows, self._row_length, self._sequences_per_row)
+        length, per_row = self._attention_length, self._sequences_per_row
+        shape = fitting_shape(sequences, shapes, per_row, length)
+        return pack(sequences, shape.rows, shape.length, per_row, length)
 
 
 def check_batch(batch: Any, n: int) -> None:

@@ -23,6 +23,23 @@ class Wanted(NamedTuple):
     values: bool = False
 
 
+class Split(NamedTuple):
+    """How a micro-batch is cut within a program.
+
+    Attributes:
+        parts: the rows go through in so many equal parts, one after the other, each in the memory
+            of the one before.
+        vocabulary: cut a large vocabulary, instead of the tokens, in the head; for models that lie
+            on one device.
+    """
+
+    parts: int = 1
+    vocabulary: bool = False
+
+
+_WHOLE = Split()
+
+
 class ModelOutputs(NamedTuple):
     """What a model says of the actions of a micro-batch; None where it was not asked.
 
@@ -73,7 +90,13 @@ class StepReport(NamedTuple):
 
 
 def compute(
-    graph: Any, params: Any, rest: Any, rows: Rows, temperature: jax.Array, wanted: Wanted
+    graph: Any,
+    params: Any,
+    rest: Any,
+    rows: Rows,
+    temperature: jax.Array,
+    wanted: Wanted,
+    split: Split,
 ) -> ModelOutputs:
     """One forward pass; the same for log-probabilities before an update and within it."""
     model = nnx.merge(graph, params, rest)
@@ -81,7 +104,11 @@ def compute(
     if wanted.values:
         return _values(model, rows, valid)
     hidden = model(rows.tokens, rows.positions, rows.segments)
-    options = {"with_entropy": wanted.entropy, "with_sum_pi_squared": wanted.sum_pi_squared}
+    options = {
+        "with_entropy": wanted.entropy,
+        "with_sum_pi_squared": wanted.sum_pi_squared,
+        "vocabulary_blocks": split.vocabulary,
+    }
     if rows.index.size <= rows.tokens.size:
         # Fewer actions than tokens: the head runs on the actions alone.
         stats = token_stats(
@@ -120,11 +147,30 @@ def _pick(x: jax.Array, index: jax.Array) -> jax.Array:
     return picked.reshape(slots, index.shape[1], *x.shape[2:])
 
 
-forward = jax.jit(compute, static_argnames=("graph", "wanted"))
-"""`compute`, compiled."""
+@functools.partial(jax.jit, static_argnames=("graph", "wanted", "split"))
+def forward(
+    graph: Any,
+    params: Any,
+    rest: Any,
+    rows: Rows,
+    temperature: jax.Array,
+    wanted: Wanted,
+    split: Split = _WHOLE,
+) -> ModelOutputs:
+    """`compute`, compiled."""
+    if split.parts == 1:
+        return compute(graph, params, rest, rows, temperature, wanted, split)
+
+    def one(part: Rows) -> ModelOutputs:
+        return compute(graph, params, rest, part, temperature, wanted, split)
+
+    outputs = jax.lax.map(one, _cut(rows, split.parts))
+    return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), outputs)
 
 
-@functools.partial(jax.jit, static_argnames=("graph", "loss", "wanted"), donate_argnames=("total",))
+@functools.partial(
+    jax.jit, static_argnames=("graph", "loss", "wanted", "split"), donate_argnames=("total",)
+)
 def accumulate(
     graph: Any,
     loss: LossFunction,
@@ -136,21 +182,54 @@ def accumulate(
     batch: Any,
     temperature: jax.Array,
     coefficients: Any,
+    split: Split = _WHOLE,
 ) -> tuple[Total, jax.Array, dict[str, Any]]:
     """Add the loss and gradient of one micro-batch to the total.
+
+    Args:
+        graph: structure of the model.
+        loss: as of `Cluster.update`.
+        wanted: what the loss reads.
+        params: what is differentiated.
+        rest: other arrays of the model.
+        total: of the micro-batches before.
+        rows: what the model sees.
+        batch: leaves `[M, ...]`.
+        temperature: of the log-probabilities.
+        coefficients: given to the loss.
+        split: how the micro-batch is cut.
 
     Returns:
         The new total, this micro-batch's loss, its metrics as (sum, weight) pairs.
     """
 
-    def objective(params: Any) -> tuple[jax.Array, dict[str, Any]]:
-        outputs = compute(graph, params, rest, rows, temperature, wanted)
+    def objective(params: Any, rows: Rows, batch: Any) -> tuple[jax.Array, dict[str, Any]]:
+        outputs = compute(graph, params, rest, rows, temperature, wanted, split)
         value, metrics = loss(outputs, batch, coefficients)
         return value.astype(jnp.float32), metrics
 
-    (value, metrics), gradients = jax.value_and_grad(objective, has_aux=True)(params)
-    gradients = jax.tree.map(lambda t, g: t + g.astype(t.dtype), total.gradients, gradients)
-    return Total(gradients, total.loss + value), value, metrics
+    def add(total: Total, part: tuple[Rows, Any]) -> tuple[Total, tuple[jax.Array, Any]]:
+        found = jax.value_and_grad(objective, has_aux=True)(params, *part)
+        (value, metrics), gradients = found
+        gradients = jax.tree.map(lambda t, g: t + g.astype(t.dtype), total.gradients, gradients)
+        return Total(gradients, total.loss + value), (value, metrics)
+
+    if split.parts == 1:
+        total, (value, metrics) = add(total, (rows, batch))
+        return total, value, metrics
+    total, (values, metrics) = jax.lax.scan(add, total, _cut((rows, batch), split.parts))
+    return total, jnp.sum(values), {name: _merged(*pair) for name, pair in metrics.items()}
+
+
+def _cut(tree: Any, parts: int) -> Any:
+    """Leaves `[M, ...]` to `[parts, M / parts, ...]`, in order."""
+    return jax.tree.map(lambda x: x.reshape(parts, -1, *x.shape[1:]), tree)
+
+
+def _merged(sums: jax.Array, weights: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """(sum, weight) of all parts; one of weight 0 says nothing, whatever its sum."""
+    weights = jnp.asarray(weights)
+    return jnp.sum(jnp.where(weights == 0, 0, sums)), jnp.sum(weights)
 
 
 def _step(

@@ -62,20 +62,25 @@ class Loop:
         total = self.config.steps
         self.screen.status("compiling the first step")
         while self.learner.steps_done < total:
-            report = self.learner.step()
-            metrics = dict(report.metrics)
-            if self._due(self.config.evaluation.every, report.step) and self.learner.task.eval:
-                evaluation = self.learner.evaluate(self.config.evaluation)
-                last = evaluation.metrics
-                metrics |= last
-                self.samples.write(report.step, self._held_out(evaluation), "eval")
-            shown = self._sampled(report)
-            self.samples.write(report.step, shown)
-            self.log.write(report.step, metrics)
-            self.screen.update(report.step, metrics, shown)
-            if self._due(self.config.checkpoint.every, report.step):
-                self.screen.status("saving a checkpoint")
-                self.checkpoints.save(report.step, *self.learner.state())
+            last = self.step(last)
+        return last
+
+    def step(self, last: dict[str, float]) -> dict[str, float]:
+        """One step, with what is due after it; returns the last evaluation's metrics."""
+        report = self.learner.step()
+        metrics = dict(report.metrics)
+        if self._due(self.config.evaluation.every, report.step) and self.learner.task.eval:
+            evaluation = self.learner.evaluate(self.config.evaluation)
+            last = evaluation.metrics
+            metrics |= last
+            self.samples.write(report.step, self._held_out(evaluation), "eval")
+        shown = self._sampled(report)
+        self.samples.write(report.step, shown)
+        self.log.write(report.step, metrics)
+        self.screen.update(report.step, metrics, shown)
+        if self._due(self.config.checkpoint.every, report.step):
+            self.screen.status("saving a checkpoint")
+            self.checkpoints.save(report.step, *self.learner.state())
         return last
 
     def _due(self, every: int, step: int) -> bool:

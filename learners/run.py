@@ -28,6 +28,7 @@ from ..registry import ZootomyError
 from ..rollout import make_engine
 from ..tasks import Task, make_task
 from .algorithm import Algorithm
+from .compilation import compilations_told, keep_compilations
 from .evaluation import evaluate
 from .learner import Learner
 from .loop import Loop
@@ -82,6 +83,7 @@ def train(
     Raises:
         ZootomyError: if something does not fit together, or the folder holds another run.
     """
+    keep_compilations()
     folder = Path(config.folder)
     algorithm = algorithm.resolve_length(config.rollout.max_new_tokens)
     algorithm.check_run(group_size=config.batch.group_size)
@@ -97,6 +99,7 @@ def train(
         screen = stack.enter_context(
             Screen(title, config.steps, start_step=start or 0, console=console)
         )
+        stack.enter_context(compilations_told(screen.passing))
         screen.message(config.batch.explain(config.steps))
         if start is None and config.warmup.steps:
             # What cannot be trained is refused now, and not when the warm-up is over.
@@ -134,10 +137,15 @@ def build_model(config: RunConfig, task: Task) -> Decoder:
         ZootomyError: if the model cannot be read, or the tokenizer has more tokens than it.
     """
     source = config.model
+    compiled = {
+        "remat": source.remat,
+        "layers": source.layers,
+        "attention": source.attention,
+    }
     if source.path:
         with _reading("model.path"):
             model = load_model(
-                source.path, dtype=source.dtype, param_dtype=source.param_dtype, remat=source.remat
+                source.path, dtype=source.dtype, param_dtype=source.param_dtype, **compiled
             )
     else:
         model = make_model(
@@ -146,6 +154,7 @@ def build_model(config: RunConfig, task: Task) -> Decoder:
             vocab_size=task.tokenizer.vocab_size,
             dtype=source.dtype,
             param_dtype=source.param_dtype,
+            **compiled,
         )
     if task.tokenizer.vocab_size > model.config.vocab_size:
         raise ZootomyError(

@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeVar
 import yaml
 
 from ..clusters import ClusterConfig, OptimizerConfig
+from ..models import AttentionKernel, LayerStyle
 from ..registry import ZootomyError, check_value, unknown_name
 from ..rollout import RolloutConfig
 from ..tasks import TaskConfig
@@ -35,6 +36,10 @@ class ModelConfig:
         dtype: of the arithmetic; log-probabilities and losses are float32 anyway.
         param_dtype: of the weights.
         remat: recompute activations in the backward pass, for less memory.
+        layers: compile every layer for itself (`unroll`, and `auto` at present), or one that is
+            scanned over a stack of all (`scan`).
+        attention: whose program attends in passes over packed rows: plain `xla`, `cudnn` on GPUs,
+            `splash` on TPUs; `auto` chooses by platform.
     """
 
     path: str = ""
@@ -42,6 +47,8 @@ class ModelConfig:
     dtype: Dtype = "float32"
     param_dtype: Dtype = "float32"
     remat: bool = False
+    layers: LayerStyle = "auto"
+    attention: AttentionKernel = "auto"
 
 
 @dataclass(frozen=True, kw_only=True)

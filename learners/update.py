@@ -198,6 +198,7 @@ class Updater:
             temperature=self.temperature,
             coefficients=dict(coefficients),
             with_entropy=role is Role.ACTOR,
+            whole=bool(self._at_once[role]),
         )
         for name, (total, weight) in result.metrics.items():
             if name.startswith(_PART):

@@ -43,7 +43,7 @@ def check_fits(
         return
     longest = rollout.max_prompt_tokens + rollout.max_new_tokens
     per_row = min(cluster.config.sequences_per_row, cluster.row_length // longest)
-    have = cluster.config.micro_rows
+    have = cluster.micro_rows
 
     def rows(prompts: int) -> int:
         return -(-prompts * batch.group_size // per_row)
@@ -75,7 +75,7 @@ def check_one_micro_batch(blocks: str, cluster: Cluster, sequences: Sequences) -
     """
     if not blocks:
         return
-    rows = cluster.config.micro_rows
+    rows = cluster.micro_rows
     parts = len(pack(sequences, rows, cluster.row_length, cluster.config.sequences_per_row))
     if parts > 1:
         raise ZootomyError(

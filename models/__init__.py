@@ -9,13 +9,17 @@ from .heads import RewardModel, ScalarModel, ValueModel
 from .huggingface import load_model, load_scalar_model, load_stop_ids, save_model
 from .huggingface_config import load_config
 from .huggingface_names import named_arrays
+from .kernels import AttentionKernel
 from .logps import TokenStats, head_logits, token_logps, token_stats
 from .presets import PRESETS, make_model
+from .stack import LayerStyle
 
 __all__ = [
     "PRESETS",
+    "AttentionKernel",
     "Decoder",
     "KVCache",
+    "LayerStyle",
     "ModelConfig",
     "RewardModel",
     "RopeConfig",

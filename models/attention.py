@@ -8,17 +8,15 @@ from flax import nnx
 
 from .cache import write_slots
 from .config import ModelConfig
-from .layers import RMSNorm, linear
+from .kernels import Kernel, packed_attention
+from .layers import RMSNorm, flat, linear
 from .precision import einsum_float32
 from .rope import rotate
-
-# Added nowhere: masked scores are replaced by it. Finite, so that a row that sees nothing stays
-# finite too, and small enough that exp(score - max) is exactly 0.
-MASKED = -1e30
+from .row_attention import MASKED
 
 
 def attend(q: jax.Array, k: jax.Array, v: jax.Array, mask: jax.Array) -> jax.Array:
-    """Softmax attention; the one place where a kernel for a platform would sit.
+    """Softmax attention over a cache.
 
         out = softmax(q k^T / sqrt(head_dim)) v
 
@@ -77,9 +75,13 @@ class Attention(nnx.Module):
         rngs: source of fresh weights.
         dtype: dtype of the arithmetic.
         param_dtype: dtype of the stored weights.
+        kernel: whose program packed rows attend with.
     """
 
-    def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs, dtype, param_dtype):
+    def __init__(
+        self, config: ModelConfig, *, rngs: nnx.Rngs, dtype, param_dtype, kernel: Kernel = "xla"
+    ):
+        self.kernel: Kernel = kernel
         self.head_dim = config.head_dim
         hidden = config.hidden_size
         q_size = config.num_heads * config.head_dim
@@ -97,18 +99,35 @@ class Attention(nnx.Module):
 
     def _project(self, x, cos, sin):
         def heads(y):
-            return y.reshape(*y.shape[:-1], -1, self.head_dim)
+            return y.reshape(*x.shape[:-1], -1, self.head_dim)
 
-        q, k, v = heads(self.q_proj(x)), heads(self.k_proj(x)), heads(self.v_proj(x))
+        tokens = flat(x)
+        q, k, v = heads(self.q_proj(tokens)), heads(self.k_proj(tokens)), heads(self.v_proj(tokens))
         if self.qk_norm:
             q, k = self.q_norm(q), self.k_norm(k)
         return rotate(q, cos, sin), rotate(k, cos, sin), v
 
-    def __call__(self, x, cos, sin, mask):
-        """Attend within the rows: x `[R, L, D]`, mask `[R, L, L]`; returns `[R, L, D]`."""
+    def __call__(self, x, cos, sin, segments, mask):
+        """Attend within the segments of rows, and to the past.
+
+        Args:
+            x: `[R, L, D]`.
+            cos: rotation of the tokens, `[R, L, 1, head_dim / 2]`.
+            sin: the same shape.
+            segments: `[R, L]` int32.
+            mask: `[R, L, L]` bool, `packed_mask` of the segments.
+
+        Returns:
+            `[R, L, D]`.
+        """
         q, k, v = self._project(x, cos, sin)
-        out = attend(q, jnp.swapaxes(k, 1, 2), jnp.swapaxes(v, 1, 2), mask)
-        return self.o_proj(out.reshape(*x.shape[:-1], -1))
+        out = packed_attention(q, k, v, segments, mask, self.kernel)
+        return self._output(out)
+
+    def _output(self, out):
+        """`[B, S, heads, head_dim]` to `[B, S, D]`."""
+        batch, length = out.shape[:2]
+        return self.o_proj(out.reshape(batch * length, -1)).reshape(batch, length, -1)
 
     def cached(self, x, cos, sin, mask, k_store, v_store, positions):
         """Write the new tokens into the cache of this layer, then attend over its slots.
@@ -131,4 +150,4 @@ class Attention(nnx.Module):
         slots = mask.shape[-1]
         k_seen, v_seen = k_store[:, :, :slots], v_store[:, :, :slots]
         out = attend(q, k_seen.astype(q.dtype), v_seen.astype(q.dtype), mask)
-        return self.o_proj(out.reshape(*x.shape[:-1], -1)), k_store, v_store
+        return self._output(out), k_store, v_store

@@ -11,9 +11,11 @@ from flax import nnx
 from .attention import Attention, packed_mask, slot_mask
 from .cache import KVCache
 from .config import ModelConfig
+from .kernels import AttentionKernel, Kernel, choose_kernel
 from .layers import MLP, RMSNorm, linear
 from .logps import head_logits
 from .rope import rope_tables
+from .stack import LayerStyle, check_style, run_layers
 
 
 class DecoderLayer(nnx.Module):
@@ -24,19 +26,22 @@ class DecoderLayer(nnx.Module):
         rngs: source of fresh weights.
         dtype: dtype of the arithmetic.
         param_dtype: dtype of the stored weights.
+        kernel: whose program packed rows attend with.
     """
 
-    def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs, dtype, param_dtype):
+    def __init__(
+        self, config: ModelConfig, *, rngs: nnx.Rngs, dtype, param_dtype, kernel: Kernel = "xla"
+    ):
         options = {"rngs": rngs, "dtype": dtype, "param_dtype": param_dtype}
         norm = {"eps": config.rms_norm_eps, "param_dtype": param_dtype}
         self.input_layernorm = RMSNorm(config.hidden_size, **norm)
-        self.self_attn = Attention(config, **options)
+        self.self_attn = Attention(config, kernel=kernel, **options)
         self.post_attention_layernorm = RMSNorm(config.hidden_size, **norm)
         self.mlp = MLP(config, **options)
 
-    def __call__(self, x, cos, sin, mask):
+    def __call__(self, x, cos, sin, segments, mask):
         """`[R, L, D]` to `[R, L, D]` over packed rows."""
-        x = x + self.self_attn(self.input_layernorm(x), cos, sin, mask)
+        x = x + self.self_attn(self.input_layernorm(x), cos, sin, segments, mask)
         return x + self.mlp(self.post_attention_layernorm(x))
 
     def cached(self, x, cos, sin, mask, k_store, v_store, positions):
@@ -51,8 +56,9 @@ class DecoderLayer(nnx.Module):
 class Decoder(nnx.Module):
     """A causal language model: embedding, blocks, a final norm and a head.
 
-    Layers are unrolled, not scanned: adapters can be attached to single projections, and a decode
-    step on a CPU does not copy each layer's weights out of a stack.
+    Each layer keeps parameters of its own: adapters can be attached to single projections, and a
+    decode step, which is always unrolled, does not copy a layer's weights out of a stack. Passes
+    over packed rows can stack them within the program; see `layers`.
 
     Args:
         config: sizes and switches.
@@ -61,6 +67,14 @@ class Decoder(nnx.Module):
         param_dtype: dtype of the stored weights.
         with_head: False leaves a free head out (for a model with a scalar head).
         remat: recompute each block in the backward pass instead of keeping what is inside it.
+        layers: how the blocks of a packed pass are compiled: `auto`, `scan` or `unroll`; see
+            `run_layers`.
+        attention: whose program packed rows attend with: `auto`, `xla`, `cudnn` or `splash`; see
+            `choose_kernel`.
+
+    Raises:
+        UnknownNameError: for another word for `layers` or `attention`.
+        ValueError: for a kernel that cannot be had.
     """
 
     def __init__(
@@ -72,11 +86,17 @@ class Decoder(nnx.Module):
         param_dtype=jnp.float32,
         with_head: bool = True,
         remat: bool = False,
+        layers: LayerStyle = "auto",
+        attention: AttentionKernel = "auto",
     ):
+        check_style(layers)
         self.config = config
         self.dtype = jnp.dtype(dtype)
         self.param_dtype = jnp.dtype(param_dtype)
         self.remat = remat
+        self.layer_style: LayerStyle = layers
+        self.attention: AttentionKernel = attention
+        kernel = choose_kernel(attention, self.dtype, config.head_dim)
         options = {"rngs": rngs, "dtype": self.dtype, "param_dtype": self.param_dtype}
         self.embed_tokens = nnx.Embed(
             config.vocab_size,
@@ -84,7 +104,9 @@ class Decoder(nnx.Module):
             embedding_init=nnx.initializers.normal(config.initializer_range),
             **options,
         )
-        self.layers = nnx.List([DecoderLayer(config, **options) for _ in range(config.num_layers)])
+        self.layers = nnx.List(
+            [DecoderLayer(config, kernel=kernel, **options) for _ in range(config.num_layers)]
+        )
         self.norm = RMSNorm(
             config.hidden_size, eps=config.rms_norm_eps, param_dtype=self.param_dtype
         )
@@ -163,10 +185,14 @@ class Decoder(nnx.Module):
             )
         x = self.embed_tokens(tokens)
         cos, sin = rope_tables(positions, self.config.rope, self.config.head_dim)
-        mask = packed_mask(segments)
-        run = nnx.remat(DecoderLayer.__call__) if self.remat else DecoderLayer.__call__
-        for layer in self.layers:
-            x = run(layer, x, cos, sin, mask)
+        x = run_layers(
+            self.layers,
+            DecoderLayer.__call__,
+            x,
+            (cos, sin, segments, packed_mask(segments)),
+            style=self.layer_style,
+            remat=self.remat,
+        )
         return self.norm(x)
 
     def _cached(self, tokens, positions, cache, attend_to):

@@ -10,6 +10,8 @@ from flax import nnx
 
 from .config import ModelConfig
 from .decoder import Decoder
+from .kernels import AttentionKernel
+from .stack import LayerStyle
 
 Scalar = TypeVar("Scalar", bound="ScalarModel")
 
@@ -23,6 +25,8 @@ class ScalarModel(nnx.Module):
         dtype: dtype of the backbone's arithmetic; the head's is float32.
         param_dtype: dtype of the stored weights of the backbone; the head's is float32.
         remat: as of `Decoder`.
+        layers: as of `Decoder`.
+        attention: as of `Decoder`.
     """
 
     def __init__(
@@ -33,6 +37,8 @@ class ScalarModel(nnx.Module):
         dtype=jnp.float32,
         param_dtype=jnp.float32,
         remat: bool = False,
+        layers: LayerStyle = "auto",
+        attention: AttentionKernel = "auto",
     ):
         self.config = config
         self.backbone = Decoder(
@@ -42,6 +48,8 @@ class ScalarModel(nnx.Module):
             param_dtype=param_dtype,
             with_head=False,
             remat=remat,
+            layers=layers,
+            attention=attention,
         )
         # Zero, so that a fresh head says 0 everywhere instead of noise.
         self.score = nnx.Linear(
@@ -64,6 +72,8 @@ class ScalarModel(nnx.Module):
                 dtype=decoder.dtype,
                 param_dtype=decoder.param_dtype,
                 remat=decoder.remat,
+                layers=decoder.layer_style,
+                attention=decoder.attention,
             )
         )
         body = dict(nnx.to_flat_state(nnx.state(decoder, nnx.Param)))

@@ -24,6 +24,8 @@ from .huggingface_config import (
 from .huggingface_fields import ARCHITECTURES, SCALAR_ARCHITECTURES
 from .huggingface_read import read_weights
 from .huggingface_write import write_weights
+from .kernels import AttentionKernel
+from .stack import LayerStyle
 
 Scalar = TypeVar("Scalar", bound=ScalarModel)
 
@@ -41,14 +43,18 @@ COMPANION_FILES = (
 )
 
 
-def _abstract(kind, config: ModelConfig, dtype, param_dtype, remat: bool):
-    return nnx.eval_shape(
-        lambda: kind(config, rngs=nnx.Rngs(0), dtype=dtype, param_dtype=param_dtype, remat=remat)
-    )
+def _abstract(kind, config: ModelConfig, **options):
+    return nnx.eval_shape(lambda: kind(config, rngs=nnx.Rngs(0), **options))
 
 
 def load_model(
-    folder: str | Path, *, dtype=jnp.float32, param_dtype=None, remat: bool = False
+    folder: str | Path,
+    *,
+    dtype=jnp.float32,
+    param_dtype=None,
+    remat: bool = False,
+    layers: LayerStyle = "auto",
+    attention: AttentionKernel = "auto",
 ) -> Decoder:
     """A causal language model from a Hugging Face folder.
 
@@ -57,6 +63,8 @@ def load_model(
         dtype: dtype of the arithmetic; norms, softmax and logits are float32 anyway.
         param_dtype: dtype of the parameters; None: the same as `dtype`, whatever the file holds.
         remat: as of `Decoder`.
+        layers: as of `Decoder`.
+        attention: as of `Decoder`.
 
     Returns:
         A `Decoder`.
@@ -67,7 +75,15 @@ def load_model(
     """
     param_dtype = dtype if param_dtype is None else param_dtype
     config = load_config(folder)
-    model = _abstract(Decoder, config, dtype, param_dtype, remat)
+    model = _abstract(
+        Decoder,
+        config,
+        dtype=dtype,
+        param_dtype=param_dtype,
+        remat=remat,
+        layers=layers,
+        attention=attention,
+    )
     read_weights(model, folder, param_dtype=param_dtype, tied_head=config.tie_embeddings)
     return model
 
@@ -79,6 +95,8 @@ def load_scalar_model(
     dtype=jnp.float32,
     param_dtype=None,
     remat: bool = False,
+    layers: LayerStyle = "auto",
+    attention: AttentionKernel = "auto",
 ) -> Scalar:
     """A reward or value model from a folder of a sequence classifier with one label.
 
@@ -88,6 +106,8 @@ def load_scalar_model(
         dtype: dtype of the backbone's arithmetic.
         param_dtype: dtype of the backbone's parameters; None: the same as `dtype`.
         remat: as of `Decoder`.
+        layers: as of `Decoder`.
+        attention: as of `Decoder`.
 
     Returns:
         A model of that kind.
@@ -99,7 +119,15 @@ def load_scalar_model(
     param_dtype = dtype if param_dtype is None else param_dtype
     fields = read_config_json(folder)
     check_architecture(fields, SCALAR_ARCHITECTURES)
-    model = _abstract(kind, parse_config(fields), dtype, param_dtype, remat)
+    model = _abstract(
+        kind,
+        parse_config(fields),
+        dtype=dtype,
+        param_dtype=param_dtype,
+        remat=remat,
+        layers=layers,
+        attention=attention,
+    )
     read_weights(model, folder, param_dtype=param_dtype, tied_head=False)
     model.score.kernel.set_value(model.score.kernel[...].astype(jnp.float32))
     return model

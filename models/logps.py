@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import functools
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from .precision import einsum_float32
+from .vocabulary import Options as BlockOptions
+from .vocabulary import blocked_stats
 
-# Without a chunk size: about this many logits at a time (128 MiB in float32).
-_LOGITS_A_CHUNK = 2**25
+# Without a chunk size: about this many logits at a time (32 MiB in float32).
+_LOGITS_A_CHUNK = 2**23
+# Where the vocabulary is cut: from how many columns on, and about how many logits at a time.
+_BLOCKS_FROM = 2**16
+_LOGITS_A_BLOCK = 2**22
 _ROWS_MULTIPLE = 8
 
 
@@ -167,6 +172,7 @@ def token_stats(
     chunk: int | None = None,
     with_entropy: bool = False,
     with_sum_pi_squared: bool = False,
+    vocabulary_blocks: bool = False,
 ) -> TokenStats:
     """Per-token statistics of softmax(hidden @ kernel / temperature), never `[tokens, V]` at once.
 
@@ -176,16 +182,20 @@ def token_stats(
         sum_pi_squared = sum_j p_j^2
 
     The backward pass computes the logits of each chunk again; gradients reach `hidden`, `kernel`
-    and `temperature`, and the kernel's are summed in float32.
+    and `temperature`, and the kernel's are summed in float32. A chunk is some tokens and the whole
+    vocabulary or, with `vocabulary_blocks`, all tokens and some of a vocabulary of 65,536 or more:
+    then nothing of the kernel's size is held beside the kernel and its gradient.
 
     Args:
         hidden: `[..., D]`.
         kernel: `[D, V]`.
         targets: `[...]` int32 in 0..V-1, the token each row speaks of.
         temperature: positive; a scalar that may be traced.
-        chunk: tokens at a time; None: about 2^25 logits' worth.
+        chunk: tokens at a time; None: about 2^23 logits' worth.
         with_entropy: whether to compute the entropy.
         with_sum_pi_squared: whether to compute the sum of squared probabilities.
+        vocabulary_blocks: cut a large vocabulary instead of the tokens, where no `chunk` is given;
+            for a kernel that lies on one device.
 
     Returns:
         `TokenStats`, float32.
@@ -208,6 +218,14 @@ def token_stats(
             f"temperature must be positive, got {temperature}; greedy tokens are scored at 1"
         )
     flat = targets.reshape(-1)
+    if vocabulary_blocks and chunk is None and kernel.shape[1] >= _BLOCKS_FROM and flat.size:
+        block = max(128, _LOGITS_A_BLOCK // flat.size)
+        options = BlockOptions(min(block, kernel.shape[1]), with_entropy, with_sum_pi_squared)
+        wide = hidden.reshape(-1, hidden.shape[-1])
+        found: Any = blocked_stats(
+            wide, kernel, flat, jnp.asarray(temperature, jnp.float32), options
+        )
+        return TokenStats(*jax.tree.map(lambda x: x.reshape(targets.shape), found))
     rows = _chunk_rows(flat.shape[0], kernel.shape[1], chunk)
     stats = _token_stats(
         hidden.reshape(-1, hidden.shape[-1]),
@@ -235,7 +253,7 @@ def token_logps(
         kernel: `[D, V]`.
         targets: `[...]` int32.
         temperature: positive; a scalar that may be traced.
-        chunk: tokens at a time; None: about 2^25 logits' worth.
+        chunk: tokens at a time; None: about 2^23 logits' worth.
         with_entropy: whether to compute the entropy.
 
     Returns:

@@ -11,6 +11,8 @@ from flax import nnx
 from ..registry import unknown_name
 from .config import ModelConfig, RopeConfig
 from .decoder import Decoder
+from .kernels import AttentionKernel
+from .stack import LayerStyle
 
 
 def _qwen3(hidden: int, layers: int, heads: int, kv_heads: int, inner: int) -> ModelConfig:
@@ -46,6 +48,8 @@ def make_model(
     dtype=jnp.float32,
     param_dtype=jnp.float32,
     remat: bool = False,
+    layers: LayerStyle = "auto",
+    attention: AttentionKernel = "auto",
 ) -> Decoder:
     """A decoder with fresh weights.
 
@@ -56,12 +60,14 @@ def make_model(
         dtype: dtype of the arithmetic.
         param_dtype: dtype of the stored weights.
         remat: as of `Decoder`.
+        layers: as of `Decoder`.
+        attention: as of `Decoder`.
 
     Returns:
         A `Decoder`.
 
     Raises:
-        UnknownNameError: for an unknown preset.
+        UnknownNameError: for an unknown preset, or another word for `layers` or `attention`.
     """
     if isinstance(preset, str):
         if preset not in PRESETS:
@@ -71,7 +77,15 @@ def make_model(
         preset = dataclasses.replace(preset, vocab_size=vocab_size)
     config = preset
     model = nnx.eval_shape(
-        lambda: Decoder(config, rngs=nnx.Rngs(0), dtype=dtype, param_dtype=param_dtype, remat=remat)
+        lambda: Decoder(
+            config,
+            rngs=nnx.Rngs(0),
+            dtype=dtype,
+            param_dtype=param_dtype,
+            remat=remat,
+            layers=layers,
+            attention=attention,
+        )
     )
     _draw(model, seed, param_dtype)
     return model

@@ -85,6 +85,11 @@ class Screen:
             self._line(text)
         self._status = text
 
+    def passing(self, text: str) -> None:
+        """Say what is going on for a moment, which only a terminal shows; empty: it is over."""
+        if self._live is not None:
+            self._status = text
+
     def message(self, text: str) -> None:
         """Leave a line above the screen that stays."""
         self._line(text)

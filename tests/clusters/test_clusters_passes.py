@@ -45,7 +45,7 @@ def gradient(kit, cluster, sequences, role="actor", loss=None, weights=None):
     weights = sequences.mask / max(1.0, sequences.mask.sum()) if weights is None else weights
     total, _ = cluster._passes.gradient(
         cluster._models[role],
-        cluster._passes._pack(sequences, cluster.config.micro_rows),
+        cluster._passes._pack(sequences, cluster._passes._update_shapes),
         {"weights": weights},
         loss or kit.weighted_logp,
         temperature=0.7,
@@ -156,7 +156,7 @@ def test_entries_past_the_end_and_the_logp_before_the_update(kit, clusters, ragg
     old = log_probs(clusters[0], ragged)["logp"]
     batch = {"weights": ragged.mask / 17, "old_logp": old}
     for cluster in clusters[1:]:
-        micros = cluster._passes._pack(ragged, cluster.config.micro_rows)
+        micros = cluster._passes._pack(ragged, cluster._passes._update_shapes)
         options = {"temperature": 0.7, "coefficients": None, "wanted": Wanted()}
         model = cluster._models["actor"]
         total, results = cluster._passes.gradient(model, micros, batch, everything, **options)

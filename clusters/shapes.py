@@ -1,0 +1,106 @@
+"""Row shapes: a few, so that few programs are compiled and short batches cost little."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+# A smaller shape is taken only where it saves at least this share, since each one that is used is
+# compiled once.
+_WORTH_A_PROGRAM = 0.25
+# From this many tokens a micro-batch on, a run may use several shapes without being told to.
+_SEVERAL_FROM = 2048
+_SEVERAL = 4
+
+
+class Shape(NamedTuple):
+    """Rows of a micro-batch and tokens of a row.
+
+    Attributes:
+        rows: R.
+        length: L.
+    """
+
+    rows: int
+    length: int
+
+
+def row_shapes(rows: int, length: int, wanted: int | None, devices: int) -> list[Shape]:
+    """The shapes that a run may use, the full one first.
+
+        (R, L), (R/2, L), (2R, L/2), (R, L/2), (4R, L/4), (2R, L/4), ...
+
+    Args:
+        rows: R of the full shape.
+        length: L of the full shape.
+        wanted: how many; None: 4 where the full shape has 2,048 tokens or more, else 1.
+        devices: what rows are spread over; every R is a multiple of it.
+
+    Returns:
+        At most `wanted` different shapes.
+    """
+    if wanted is None:
+        wanted = _SEVERAL if rows * length >= _SEVERAL_FROM else 1
+    found = [Shape(rows, length)]
+    for n in range(1, wanted):
+        halvings, half = divmod(n, 2)
+        shorter = -(-length // 2**halvings)
+        count = rows * length // shorter // (1 + half) // devices * devices
+        shape = Shape(max(devices, count), shorter)
+        if shape not in found:
+            found.append(shape)
+    return found
+
+
+def cost(shape: Shape, attention_length: float) -> float:
+    """What a pass over rows of a shape costs, in tokens of projections.
+
+        R · (L + L² / attention_length)
+
+    Args:
+        shape: R and L.
+        attention_length: the row length at which attention costs as much as the projections.
+    """
+    return shape.rows * (shape.length + shape.length**2 / attention_length)
+
+
+def cheapest(counts: dict[Shape, int], full: Shape, attention_length: float) -> Shape:
+    """The shape for a batch; it depends on the lengths alone.
+
+    Args:
+        counts: the rows that the batch fills in each shape that can hold its longest sequence.
+        full: the largest shape.
+        attention_length: as of `cost`.
+
+    Returns:
+        The full shape, unless another saves a quarter of its cost.
+    """
+
+    def price(shape: Shape) -> float:
+        micro_batches = -(-max(1, counts[shape]) // shape.rows)
+        return micro_batches * cost(shape, attention_length)
+
+    best = min(counts, key=price)
+    return best if price(best) <= (1 - _WORTH_A_PROGRAM) * price(full) else full
+
+
+def balance(costs: Sequence[float], micro_batches: int, rows: int) -> list[list[int]]:
+    """Spread rows over micro-batches so that all cost about the same.
+
+    The dearest first, each to the micro-batch that has cost least so far and has room.
+
+    Args:
+        costs: of each row.
+        micro_batches: how many.
+        rows: R, most rows a micro-batch.
+
+    Returns:
+        The rows of each micro-batch, in order.
+    """
+    members: list[list[int]] = [[] for _ in range(micro_batches)]
+    spent = [0.0] * micro_batches
+    for row in sorted(range(len(costs)), key=lambda row: -costs[row]):
+        n = min((n for n in range(micro_batches) if len(members[n]) < rows), key=spent.__getitem__)
+        members[n].append(row)
+        spent[n] += costs[row]
+    return [sorted(one) for one in members]

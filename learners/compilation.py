@@ -1,0 +1,55 @@
+"""Compiled programs: kept from run to run, and said when they are made."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+
+# What JAX records when it begins to look for a program in the cache, and when it has it.
+_BEGINS = "/jax/compilation_cache/compile_requests_use_cache"
+_ENDS = "/jax/core/compile/backend_compile_duration"
+
+
+def keep_compilations() -> None:
+    """Keep compiled programs in the user's cache folder, so that a second run starts at once.
+
+    Nothing is changed where JAX has been given a folder, by `JAX_COMPILATION_CACHE_DIR` or in its
+    settings; an empty `JAX_COMPILATION_CACHE_DIR` keeps nothing.
+    """
+    if "JAX_COMPILATION_CACHE_DIR" in os.environ or jax.config.values["jax_compilation_cache_dir"]:
+        return
+    home = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    jax.config.update("jax_compilation_cache_dir", str(Path(home) / "zootomy" / "xla"))
+
+
+@contextlib.contextmanager
+def compilations_told(tell: Callable[[str], None]) -> Iterator[None]:
+    """Say "compiling" for as long as a program is compiled, and an empty text when it is done.
+
+    It hears of compilations only while programs are kept; see `keep_compilations`.
+
+    Args:
+        tell: given the text.
+    """
+
+    def begins(event: str, **_: Any) -> None:
+        if event == _BEGINS:
+            tell("compiling")
+
+    def ends(event: str, duration_secs: float, **_: Any) -> None:
+        del duration_secs
+        if event == _ENDS:
+            tell("")
+
+    jax.monitoring.register_event_listener(begins)
+    jax.monitoring.register_event_duration_secs_listener(ends)
+    try:
+        yield
+    finally:
+        jax.monitoring.unregister_event_listener(begins)
+        jax.monitoring.unregister_event_duration_listener(ends)

@@ -1,0 +1,157 @@
+"""The head a block of the vocabulary at a time: for vocabularies that dwarf everything else."""
+
+from __future__ import annotations
+
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .precision import einsum_float32
+
+_LOWEST = -1e30
+
+
+class Options(NamedTuple):
+    """What is computed and how: the columns of a block, and which sums are wanted."""
+
+    block: int
+    entropy: bool
+    squares: bool
+
+
+class Sums(NamedTuple):
+    """Running sums of one token over the blocks, with its largest logit taken off.
+
+    Args:
+        peak: the largest logit so far.
+        total: Σ e^(z - peak).
+        weighted: Σ e^(z - peak) (z - peak).
+        squares: Σ e^(2 (z - peak)).
+        target: the logit of the target, once its block has come.
+    """
+
+    peak: jax.Array
+    total: jax.Array
+    weighted: jax.Array
+    squares: jax.Array
+    target: jax.Array
+
+
+def _blocks(vocab: int, block: int) -> int:
+    return -(-vocab // block)
+
+
+def _logits(hidden, kernel, temperature, n, block):
+    """Logits of block n, its first column, and which of its columns no block before had.
+
+    The last block ends with the vocabulary, and overlaps the one before where it must.
+    """
+    vocab = kernel.shape[1]
+    start = jnp.minimum(n * block, vocab - block)
+    columns = jax.lax.dynamic_slice_in_dim(kernel, start, block, axis=1).astype(hidden.dtype)
+    z = einsum_float32("td,dv->tv", hidden, columns) / temperature
+    return z, columns, start, start + jnp.arange(block) >= n * block
+
+
+def _add(sums: Sums, z, new, targets, start) -> Sums:
+    z = jnp.where(new, z, _LOWEST)
+    peak = jnp.maximum(sums.peak, jnp.max(z, axis=-1))
+    lower = sums.peak - peak
+    kept = jnp.exp(lower)
+    z = z - peak[:, None]
+    e = jnp.exp(z)
+    place = targets - start
+    here = (place >= 0) & (place < z.shape[1])
+    at = jnp.take_along_axis(z, jnp.clip(place, 0, z.shape[1] - 1)[:, None], axis=1)[:, 0]
+    return Sums(
+        peak,
+        kept * sums.total + jnp.sum(e, axis=-1),
+        kept * (sums.weighted + lower * sums.total) + jnp.sum(e * z, axis=-1),
+        kept**2 * sums.squares + jnp.sum(e * e, axis=-1),
+        jnp.where(here & (at > _LOWEST / 2), at + peak, sums.target),
+    )
+
+
+def _forward(hidden, kernel, targets, temperature, options: Options):
+    tokens, block = hidden.shape[0], options.block
+
+    def step(n, sums):
+        z, _, start, new = _logits(hidden, kernel, temperature, n, block)
+        return _add(sums, z, new, targets, start)
+
+    lowest, zero = jnp.full(tokens, _LOWEST, jnp.float32), jnp.zeros(tokens, jnp.float32)
+    sums = Sums(lowest, zero, zero, zero, zero)
+    sums = jax.lax.fori_loop(0, _blocks(kernel.shape[1], block), step, sums)
+    log_total = jnp.log(sums.total)
+    logp = (sums.target - sums.peak) - log_total
+    entropy = log_total - sums.weighted / sums.total if options.entropy else None
+    squares = sums.squares / sums.total**2 if options.squares else None
+    return (logp, entropy, squares), (sums.peak, log_total)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(4,))
+def blocked_stats(
+    hidden, kernel, targets, temperature, options: Options
+) -> tuple[jax.Array, jax.Array | None, jax.Array | None]:
+    """Log-probability, entropy and sum of squared probabilities of each token.
+
+    Each block of columns of the kernel is read once, and each block of its gradient written once;
+    what is held beside them is `[tokens, block]`.
+
+    Args:
+        hidden: `[tokens, D]`.
+        kernel: `[D, V]`.
+        targets: `[tokens]` int32.
+        temperature: a float32 scalar.
+        options: columns of a block, at most V, and what is wanted.
+
+    Returns:
+        Three arrays `[tokens]` float32; None for what is not wanted.
+    """
+    return _forward(hidden, kernel, targets, temperature, options)[0]
+
+
+def _saved(hidden, kernel, targets, temperature, options):
+    stats, totals = _forward(hidden, kernel, targets, temperature, options)
+    return stats, (hidden, kernel, targets, temperature, stats, totals)
+
+
+def _backward(options, saved, cotangents):
+    hidden, kernel, targets, temperature, stats, (peak, log_total) = saved
+    _, entropy, squares = stats
+    d_logp, d_entropy, d_squares = cotangents
+    block = options.block
+
+    def step(n, carry):
+        d_hidden, d_kernel, d_temperature = carry
+        z, columns, start, new = _logits(hidden, kernel, temperature, n, block)
+        below = z - peak[:, None]
+        p = jnp.exp(below - log_total[:, None])
+        chosen = start + jnp.arange(block) == targets[:, None]
+        dz = d_logp[:, None] * (chosen - p)
+        if entropy is not None:
+            dz = dz - d_entropy[:, None] * p * (below - (log_total - entropy)[:, None])
+        if squares is not None:
+            dz = dz + d_squares[:, None] * 2 * p * (p - squares[:, None])
+        dz = jnp.where(new, dz, 0.0)
+        d_temperature = d_temperature - jnp.sum(dz * z) / temperature
+        dz = (dz / temperature).astype(hidden.dtype)
+        d_hidden = d_hidden + einsum_float32("tv,dv->td", dz, columns)
+        d_columns = einsum_float32("td,tv->dv", hidden, dz)
+        before = jax.lax.dynamic_slice_in_dim(d_kernel, start, block, axis=1)
+        d_columns = jnp.where(new, d_columns.astype(kernel.dtype), before)
+        d_kernel = jax.lax.dynamic_update_slice_in_dim(d_kernel, d_columns, start, axis=1)
+        return d_hidden, d_kernel, d_temperature
+
+    start = jnp.zeros(hidden.shape, jnp.float32), jnp.zeros_like(kernel), jnp.zeros((), jnp.float32)
+    d_hidden, d_kernel, d_temperature = jax.lax.fori_loop(
+        0, _blocks(kernel.shape[1], block), step, start
+    )
+    no_targets = np.zeros(targets.shape, jax.dtypes.float0)
+    return d_hidden.astype(hidden.dtype), d_kernel, no_targets, d_temperature
+
+
+blocked_stats.defvjp(_saved, _backward)

@@ -1,0 +1,43 @@
+"""Compiled programs are kept where nobody chose otherwise, and told of while they are made."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+from zootomy.learners.compilation import compilations_told, keep_compilations
+
+
+@pytest.fixture
+def kept_in(monkeypatch, tmp_path):
+    """Where programs are kept after `keep_compilations`, for what the settings said before."""
+    name = "jax_compilation_cache_dir"
+    usual = jax.config.values[name]
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR", raising=False)
+
+    def ask(before):
+        jax.config.update(name, before)
+        keep_compilations()
+        return jax.config.values[name]
+
+    yield ask
+    jax.config.update(name, usual)
+
+
+def test_the_users_cache_folder_is_the_default(kept_in, tmp_path):
+    assert kept_in(None) == str(tmp_path / "zootomy" / "xla")
+
+
+def test_a_folder_that_was_chosen_stays(kept_in, monkeypatch):
+    assert kept_in("/elsewhere") == "/elsewhere"
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", "")
+    assert kept_in(None) is None
+
+
+def test_compilations_are_told_while_they_last():
+    told = []
+    x = jnp.arange(3.0)
+    with compilations_told(told.append):
+        jax.jit(lambda x: x * 3 + 1)(x)
+        jax.jit(lambda x: x * 5 - 1)(x)
+    jax.jit(lambda x: x * 7 - 2)(x)
+    assert told == ["compiling", "", "compiling", ""]

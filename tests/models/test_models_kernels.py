@@ -1,0 +1,109 @@
+"""Attention over packed rows: its own gradient, and kernels for other platforms."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from zootomy.models.attention import attend, packed_mask
+from zootomy.models.kernels import choose_kernel, packed_attention
+from zootomy.registry import UnknownNameError
+
+ROWS, LENGTH, HEADS, KV_HEADS, WIDTH = 2, 9, 6, 2, 8
+# Two sequences and padding; one sequence that fills the row.
+SEGMENTS = jnp.asarray([[1, 1, 1, 1, 2, 2, 2, 0, 0], [1] * 9])
+
+
+def inputs(dtype=jnp.float32, width=WIDTH, length=LENGTH):
+    rng = np.random.default_rng(0)
+
+    def draw(heads):
+        return jnp.asarray(rng.normal(size=(ROWS, length, heads, width)), dtype)
+
+    return draw(HEADS), draw(KV_HEADS), draw(KV_HEADS), draw(HEADS)
+
+
+def plain(q, k, v, segments):
+    """By JAX's own derivative of the softmax."""
+    k, v = jnp.swapaxes(k, 1, 2), jnp.swapaxes(v, 1, 2)
+    return attend(q, k, v, packed_mask(segments))
+
+
+def by(kernel):
+    return lambda q, k, v, s: packed_attention(q, k, v, s, packed_mask(s), kernel)
+
+
+def both(function, q, k, v, cotangent, segments):
+    """Output and gradients, without what padding says."""
+    out, back = jax.vjp(lambda q, k, v: function(q, k, v, segments), q, k, v)
+    real = (segments > 0)[:, :, None, None]
+    gradients = back(jnp.where(real, cotangent, 0))
+    return [np.asarray(jnp.where(real, x, 0), np.float32) for x in (out, *gradients)]
+
+
+def test_two_tokens_by_hand():
+    """One head of width 1: token 1 sees scores q·k = (0, ln 3), so weights (1/4, 3/4).
+
+    out = 1/4 · 8 + 3/4 · 4 = 5; for d_out = 1: dv = (1/4, 3/4),
+    ds = w (v - out) = (1/4 · 3, 3/4 · -1) = (3/4, -3/4), dq = ds·k = -3/4 ln 3, dk = ds q.
+    """
+    q, k, v = (jnp.asarray(x, jnp.float32).reshape(1, 2, 1, 1) for x in ([7, 1], [0, 0], [8, 4]))
+    k = k.at[0, 1].set(np.log(3.0))
+    segments = jnp.ones((1, 2), jnp.int32)
+    out, back = jax.vjp(lambda q, k, v: by("xla")(q, k, v, segments), q, k, v)
+    dq, dk, dv = back(jnp.asarray([0.0, 1.0]).reshape(1, 2, 1, 1))
+    np.testing.assert_allclose(out.ravel(), [8, 5], rtol=1e-6)
+    np.testing.assert_allclose(dq.ravel(), [0, -0.75 * np.log(3)], rtol=1e-5)
+    np.testing.assert_allclose(dk.ravel(), [0.75, -0.75], rtol=1e-5)
+    np.testing.assert_allclose(dv.ravel(), [0.25, 0.75], rtol=1e-6)
+
+
+def test_value_and_gradient_equal_those_of_the_plain_formula():
+    given = inputs()
+    for one, other in zip(
+        both(by("xla"), *given, SEGMENTS), both(plain, *given, SEGMENTS), strict=True
+    ):
+        np.testing.assert_allclose(one, other, rtol=2e-5, atol=2e-6)
+
+
+def test_bfloat16_keeps_its_type_and_stays_near():
+    narrow = inputs(jnp.bfloat16)
+    q, k, v, _ = narrow
+    out = by("xla")(q, k, v, SEGMENTS)
+    assert out.dtype == jnp.bfloat16
+    wide = [x.astype(jnp.float32) for x in narrow]
+    for one, other in zip(
+        both(by("xla"), *narrow, SEGMENTS), both(plain, *wide, SEGMENTS), strict=True
+    ):
+        np.testing.assert_allclose(one, other, atol=0.04)
+
+
+def test_splash_attention_interpreted():
+    """130 tokens: more than one block of 128, and padded to two."""
+    given = inputs(width=64, length=130)
+    segments = jnp.asarray(np.repeat([[1] * 60 + [2] * 66 + [0] * 4], ROWS, axis=0))
+    for one, other in zip(
+        both(by("splash"), *given, segments), both(plain, *given, segments), strict=True
+    ):
+        np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-4)
+
+
+def test_the_kernel_follows_the_platform(monkeypatch):
+    def chosen(platform, dtype=jnp.bfloat16, width=64):
+        monkeypatch.setattr(jax, "default_backend", lambda: platform)
+        return choose_kernel("auto", dtype, width)
+
+    assert chosen("cpu") == "xla"
+    assert chosen("gpu") == "cudnn"
+    assert chosen("gpu", jnp.float32) == "xla"
+    assert chosen("gpu", width=256) == "xla"
+    assert chosen("tpu") == "splash"
+    assert chosen("tpu", width=96) == "xla"
+
+
+def test_kernels_that_cannot_be_had():
+    with pytest.raises(ValueError, match=r"needs 16-bit arithmetic .*, got float32 and 64; use"):
+        choose_kernel("cudnn", jnp.float32, 64)
+    with pytest.raises(ValueError, match="attention='cudnn' needs a GPU, this is a cpu"):
+        choose_kernel("cudnn", jnp.bfloat16, 64)
+    with pytest.raises(UnknownNameError, match="flash"):
+        choose_kernel("flash", jnp.bfloat16, 64)  # type: ignore[arg-type]
