@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,16 @@ if TYPE_CHECKING:
     from .run_config import RunConfig
 
 # Mappings whose keys depend on other settings, given as `--task.options.terms 3`.
-OPEN_MAPPINGS = ("task.options", "optimizer.options", "critic_optimizer.options")
+OPEN_MAPPINGS = (
+    "task.options",
+    "optimizer.options",
+    "critic_optimizer.options",
+    "rollout.vllm.hf_overrides",
+    "rollout.vllm.additional_config",
+    "rollout.vllm.mapping_config",
+    "rollout.vllm.engine_arguments",
+    "rollout.sglang_jax.engine_arguments",
+)
 
 
 def take_dotted(words: list[str], prefixes: tuple[str, ...]) -> tuple[list[str], dict[str, Any]]:
@@ -84,13 +93,16 @@ def with_options(run: RunConfig, options: Mapping[str, Any]) -> RunConfig:
     """
     for key, value in options.items():
         for mapping in OPEN_MAPPINGS:
-            if not key.startswith(f"{mapping}."):
-                continue
-            owner = mapping.split(".")[0]
-            part = run.__dict__[owner]
-            changed = {**part.options, key.removeprefix(f"{mapping}."): value}
-            run = replace(run, **{owner: replace(part, options=changed)})
+            if key.startswith(f"{mapping}."):
+                run = _with_entry(run, mapping.split("."), key.removeprefix(f"{mapping}."), value)
     return run
+
+
+def _with_entry(settings: Any, path: Sequence[str], key: str, value: Any) -> Any:
+    """A frozen dataclass whose mapping at `path` has one entry more."""
+    part = settings.__dict__[path[0]]
+    changed = {**part, key: value} if len(path) == 1 else _with_entry(part, path[1:], key, value)
+    return replace(settings, **{path[0]: changed})
 
 
 def _next(key: str, left: Any) -> str:

@@ -131,9 +131,14 @@ class Gatherer:
                 found["next_values"] = behind
         return found
 
-    def _rollout_logp(self, collected: Collected) -> np.ndarray:
-        """`[N, T]` float32: the engine's log-probabilities, 0 beyond a completion's end."""
+    def _rollout_logp(self, collected: Collected) -> np.ndarray | None:
+        """`[N, T]` float32: the engine's log-probabilities, 0 beyond a completion's end.
+
+        None from an engine that reports none, which marks them with NaN.
+        """
         completions = [one for group in collected.groups for one in group.completions]
+        if any(np.isnan(one.logp).any() for one in completions):
+            return None
         padded = np.zeros((len(completions), self.width), np.float32)
         for row, one in zip(padded, completions, strict=True):
             row[: len(one.logp)] = one.logp

@@ -257,7 +257,7 @@ def _check(
         raise ZootomyError(
             "The cluster has no rollout engine; make it with engine=make_engine(rollout, actor)."
         )
-    algorithm.check_run(group_size=batch.group_size)
+    algorithm.check_run(group_size=batch.group_size, rollout_logp=rollout.reports_logp)
     _check_needs(algorithm)
     if "reference" in algorithm.needs and Role.REFERENCE not in cluster.roles:
         raise ZootomyError(

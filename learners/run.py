@@ -25,13 +25,14 @@ from ..models import (
 from ..monitor import RunLog, SampleLog, Screen, plot_runs, write_markdown
 from ..monitor.log import METRICS_FILE
 from ..registry import ZootomyError
-from ..rollout import make_engine
+from ..rollout import check_available, make_engine
 from ..tasks import Task, make_task
 from .algorithm import Algorithm
 from .compilation import compilations_told, keep_compilations
 from .evaluation import evaluate
 from .learner import Learner
 from .loop import Loop
+from .mismatch import recommend_correction
 from .run_config import RunConfig, read_yaml, to_plain, write_yaml
 from .seeds import derive_seed
 from .warmup import warm_up
@@ -86,7 +87,11 @@ def train(
     keep_compilations()
     folder = Path(config.folder)
     algorithm = algorithm.resolve_length(config.rollout.max_new_tokens)
-    algorithm.check_run(group_size=config.batch.group_size)
+    algorithm, note = recommend_correction(algorithm, config.rollout)
+    algorithm.check_run(
+        group_size=config.batch.group_size, rollout_logp=config.rollout.reports_logp
+    )
+    check_available(config.rollout)
     task = make_task(config.task)
     model = build_model(config, task)
     _prepare_folder(folder, algorithm, config, resume)
@@ -101,9 +106,11 @@ def train(
         )
         stack.enter_context(compilations_told(screen.passing))
         screen.message(config.batch.explain(config.steps))
+        if note:
+            screen.message(note)
         if start is None and config.warmup.steps:
             # What cannot be trained is refused now, and not when the warm-up is over.
-            build_learner(algorithm, config, task, model)
+            build_learner(algorithm, _rehearsal(config), task, model)
             model = _warm_up(model, task, config, screen)
         screen.status("building the models")
         learner = build_learner(algorithm, config, task, model)
@@ -192,6 +199,11 @@ def build_learner(algorithm: Algorithm, config: RunConfig, task: Task, model: De
         critic_warmup=config.critic_warmup,
         reward_model_weight=config.reward_model.weight,
     )
+
+
+def _rehearsal(config: RunConfig) -> RunConfig:
+    """The same settings with the engine that needs no start: nothing is sampled."""
+    return replace(config, rollout=replace(config.rollout, engine="vanilla"))
 
 
 def _reward_model(config: RunConfig) -> RewardModel | None:
@@ -309,4 +321,7 @@ def evaluate_folder(
     with _reading("--model" if model_path else str(folder)):
         model = load_model(path, dtype=config.model.dtype, param_dtype=config.model.param_dtype)
     engine = make_engine(config.rollout, model)
-    return evaluate(task, engine, config.rollout, evaluation, seed).metrics
+    try:
+        return evaluate(task, engine, config.rollout, evaluation, seed).metrics
+    finally:
+        engine.close()

@@ -18,6 +18,7 @@ from .assembly import assemble
 from .batch import BatchConfig
 from .collect import Collected
 from .gather import ACTOR_EXTRAS, Gatherer
+from .mismatch import mismatch_metrics
 from .objective import Loss, Outputs
 from .seeds import derive_seed
 from .whole import IN_THE_UPDATE, at_once, check_one_micro_batch
@@ -128,6 +129,12 @@ class Updater:
         for name, (total, weight) in jax.device_get(metrics).items():
             totals.add_sum(name, total, weight)
         experience = jax.tree.map(np.asarray, experience)
+        if rollouts.old_logp is not None and rollouts.rollout_logp is not None:
+            drift = mismatch_metrics(
+                rollouts.old_logp, rollouts.rollout_logp, experience.mask, experience.correction
+            )
+            for name, value in drift.items():
+                totals.gauge(name, value)
         for mini, part in self._mini_batches(experience, step):
             part_sequences = sequences.take(mini)
             if step >= self.critic_warmup:

@@ -7,14 +7,16 @@ from .config import ModelConfig, RopeConfig
 from .decoder import Decoder
 from .heads import RewardModel, ScalarModel, ValueModel
 from .huggingface import load_model, load_scalar_model, load_stop_ids, save_model
-from .huggingface_config import load_config
-from .huggingface_names import named_arrays
+from .huggingface_config import config_fields, load_config
+from .huggingface_names import EMBEDDING, HEAD, huggingface_name, named_arrays
 from .kernels import AttentionKernel
 from .logps import TokenStats, head_logits, token_logps, token_stats
 from .presets import PRESETS, make_model
 from .stack import LayerStyle
 
 __all__ = [
+    "EMBEDDING",
+    "HEAD",
     "PRESETS",
     "AttentionKernel",
     "Decoder",
@@ -27,7 +29,9 @@ __all__ = [
     "TokenStats",
     "ValueModel",
     "attend",
+    "config_fields",
     "head_logits",
+    "huggingface_name",
     "init_cache",
     "load_config",
     "load_model",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -46,17 +46,30 @@ def places(model: nnx.Module) -> dict[str, Place]:
     """
     found = {}
     for path, _ in nnx.to_flat_state(nnx.state(model, nnx.Param)):
-        leaf = str(path[-1])
-        if leaf not in _LEAVES:
-            raise ValueError(
-                f"parameter {'.'.join(map(str, path))} has no place in a Hugging Face folder; "
-                "merge adapters into the weights first"
-            )
-        modules = [str(part) for part in path[:-1] if part != "backbone"]
-        prefix = [] if modules[0] in _OUTSIDE_THE_BODY else ["model"]
-        name, transposed = _LEAVES[leaf]
-        found[".".join([*prefix, *modules, name])] = Place(path, transposed)
+        name, transposed = huggingface_name(path)
+        found[name] = Place(path, transposed)
     return found
+
+
+def huggingface_name(path: Sequence[Any]) -> tuple[str, bool]:
+    """The Hugging Face name of one parameter, and whether its matrix is stored transposed there.
+
+    Args:
+        path: its path in the model, e.g. `("layers", 0, "mlp", "up_proj", "kernel")`.
+
+    Raises:
+        ValueError: for a parameter that has no name there.
+    """
+    leaf = str(path[-1])
+    if leaf not in _LEAVES:
+        raise ValueError(
+            f"parameter {'.'.join(map(str, path))} has no place in a Hugging Face folder; "
+            "merge adapters into the weights first"
+        )
+    modules = [str(part) for part in path[:-1] if part != "backbone"]
+    prefix = [] if modules[0] in _OUTSIDE_THE_BODY else ["model"]
+    name, transposed = _LEAVES[leaf]
+    return ".".join([*prefix, *modules, name]), transposed
 
 
 def named_arrays(model: nnx.Module) -> Iterator[tuple[str, jax.Array]]:

@@ -1,12 +1,21 @@
 """Rollout engines: prompts as token ids in, sampled tokens with their log-probabilities out."""
 
 from .config import ENGINES, RolloutConfig, fit_prompts
-from .engines import make_engine
-from .types import Completion, Request, RolloutEngine, SamplingParams, StopReason, Weights
+from .engines import check_available, make_engine
+from .types import (
+    Abortable,
+    Completion,
+    Request,
+    RolloutEngine,
+    SamplingParams,
+    StopReason,
+    Weights,
+)
 from .vanilla import VanillaEngine
 
 __all__ = [
     "ENGINES",
+    "Abortable",
     "Completion",
     "Request",
     "RolloutConfig",
@@ -15,6 +24,7 @@ __all__ = [
     "StopReason",
     "VanillaEngine",
     "Weights",
+    "check_available",
     "fit_prompts",
     "make_engine",
 ]

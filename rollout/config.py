@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 from ..registry import ZootomyError, unknown_name
+from .sglang_jax.config import SglangJaxConfig
+from .transfer.config import TransferConfig
 from .types import SamplingParams, whole_number
+from .vllm.config import VllmConfig
 
-ENGINES = ("vanilla",)
-FUTURE_ENGINES = ("vllm", "sglang_jax")
+ENGINES = ("vanilla", "vllm", "sglang_jax")
+# Engines whose arithmetic is the trainer's own; the others drift from it.
+EXACT_ENGINES = ("vanilla",)
 
 CacheDtype = Literal["model", "float32", "bfloat16"]
 OverlongPrompts = Literal["error", "truncate"]
@@ -35,6 +39,11 @@ class RolloutConfig:
         prefill_tokens: prompt tokens (padding included) that are read in one pass.
         cache_dtype: precision of the keys and values; `"model"` is that of the model.
         seed: of the noise of calls that bring no seed of their own.
+        recommended_correction: where the engine's arithmetic is not the trainer's and the
+            algorithm has no correction for that, add the recommended one, with a note.
+        transfer: how weights reach an engine in another process.
+        vllm: what only that engine has.
+        sglang_jax: what only that engine has.
 
     Raises:
         ZootomyError: an unknown engine or a value outside its range.
@@ -52,6 +61,10 @@ class RolloutConfig:
     prefill_tokens: int = 8192
     cache_dtype: CacheDtype = "model"
     seed: int = 0
+    recommended_correction: bool = True
+    transfer: TransferConfig = field(default_factory=TransferConfig)
+    vllm: VllmConfig = field(default_factory=VllmConfig)
+    sglang_jax: SglangJaxConfig = field(default_factory=SglangJaxConfig)
 
     def __post_init__(self) -> None:
         check_engine(self.engine)
@@ -62,6 +75,16 @@ class RolloutConfig:
         _choice("overlong_prompts", self.overlong_prompts, get_args(OverlongPrompts))
         _choice("cache_dtype", self.cache_dtype, get_args(CacheDtype))
         self.sampling()
+
+    @property
+    def exact(self) -> bool:
+        """Whether the engine computes log-probabilities as the trainer does."""
+        return self.engine in EXACT_ENGINES
+
+    @property
+    def reports_logp(self) -> bool:
+        """Whether the engine gives the log-probabilities that it sampled with."""
+        return self.engine != "sglang_jax" or self.sglang_jax.logprobs
 
     def sampling(self, stop_ids: Sequence[int] = ()) -> SamplingParams:
         """These settings as the sampling parameters of a call.
@@ -80,12 +103,7 @@ class RolloutConfig:
 
 
 def check_engine(name: str) -> None:
-    """Refuse an engine this version does not hold, with the names it does."""
-    if name in FUTURE_ENGINES:
-        raise ZootomyError(
-            f"rollout engine {name!r} is not part of this version, which ships the vanilla "
-            "engine only; set rollout.engine='vanilla'"
-        )
+    """Refuse an engine that does not exist, with the names of those that do."""
     if name not in ENGINES:
         raise unknown_name("rollout engine", name, ENGINES)
 

@@ -2,22 +2,75 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from ..models import Decoder
 from .config import RolloutConfig, check_engine
-from .types import RolloutEngine
+from .types import RolloutEngine, Weights
 from .vanilla import VanillaEngine
 
 
-def make_engine(config: RolloutConfig, model: Decoder, *, version: int = 0) -> RolloutEngine:
+def make_engine(
+    config: RolloutConfig,
+    model: Decoder,
+    *,
+    version: int = 0,
+    mesh: dict[str, int] | None = None,
+    prepare: Callable[[Weights], Weights] | None = None,
+) -> RolloutEngine:
     """The engine that `config.engine` names, over a model.
 
     Args:
         config: limits and settings.
-        model: structure and first weights; shared, not copied.
+        model: structure and first weights; shared, not copied, by an engine in this process.
         version: of those weights.
+        mesh: size by axis of the rollout mesh, for an engine's parallel sizes left unset.
+        prepare: applied to weights before they are sent to a real engine, first ones included:
+            where adapters are merged.
 
     Raises:
-        ZootomyError: an engine this version does not hold, or limits the model cannot keep.
+        ZootomyError: a package that is missing, a setting without effect, limits the model cannot
+            keep.
     """
     check_engine(config.engine)
-    return VanillaEngine(config, model, version=version)
+    if config.engine == "vanilla":
+        return VanillaEngine(config, model, version=version)
+    engine = _real_engine(config, model, mesh, prepare)
+    engine.update_weights(model, version)
+    return engine
+
+
+def check_available(config: RolloutConfig) -> None:
+    """Refuse an engine whose package is missing or too old, without starting anything.
+
+    Raises:
+        ZootomyError: naming the extra to install.
+    """
+    from .extras import check_extra
+
+    check_engine(config.engine)
+    packages = {"vllm": "vllm", "sglang_jax": "sgl_jax"}
+    if config.engine in packages:
+        check_extra(packages[config.engine])
+
+
+def _real_engine(
+    config: RolloutConfig,
+    model: Decoder,
+    mesh: dict[str, int] | None,
+    prepare: Callable[[Weights], Weights] | None,
+) -> RolloutEngine:
+    """An engine that waits for its first weights."""
+    from .remote import RemoteEngine
+
+    check_available(config)
+    dtype = model.dtype.name
+    if config.engine == "sglang_jax":
+        timeout = config.sglang_jax.start_timeout
+        return RemoteEngine(config, model.config, dtype, mesh, prepare, timeout)
+    if config.vllm.server_mode:
+        timeout = config.vllm.start_timeout
+        return RemoteEngine(config, model.config, dtype, mesh, prepare, timeout)
+    from .vllm.engine import VllmEngine
+
+    return VllmEngine(config, model.config, dtype=dtype, mesh=mesh, prepare=prepare)

@@ -114,9 +114,11 @@ class Completion:
     """What the engine sampled after a prompt: every token is an action.
 
     Attributes:
-        tokens: `[T]` int32, T >= 1; the stop token, where there is one, is the last.
+        tokens: `[T]` int32, T >= 1 unless aborted before; the stop token, where there is one, is
+            the last.
         logp: `[T]` float32, natural log-probability of each token under the distribution it was
-            drawn from (temperature and truncation included); greedy: that at temperature 1.
+            drawn from (temperature and truncation included); greedy: that at temperature 1. NaN
+            from an engine that reports none.
         stop_reason: why it ended.
         version: of the weights that sampled it.
     """
@@ -167,6 +169,15 @@ class RolloutEngine(Protocol):
 
     def close(self) -> None:
         """Let go of the weights; the engine cannot be used afterwards."""
+        ...
+
+
+@runtime_checkable
+class Abortable(Protocol):
+    """An engine whose running call can be ended from another thread."""
+
+    def abort(self) -> None:
+        """Let the running `generate` return what there is, with stop reason `abort`."""
         ...
 
 

@@ -12,7 +12,8 @@ from flax import nnx
 from ..models import Decoder
 from ..registry import ZootomyError
 from .buckets import fit, ladder, slot_ladder
-from .config import RolloutConfig, fit_prompts
+from .checks import CLOSED, SEED, check_positions, check_requests
+from .config import RolloutConfig
 from .sampling import sampling_arrays
 from .scheduler import Row, Schedule
 from .types import Completion, Request, SamplingParams, Weights, whole_number
@@ -43,13 +44,7 @@ class VanillaEngine:
     """
 
     def __init__(self, config: RolloutConfig, model: Decoder, *, version: int = 0):
-        total = config.max_prompt_tokens + config.max_new_tokens
-        if total > model.config.max_positions:
-            raise ZootomyError(
-                f"max_prompt_tokens {config.max_prompt_tokens} + max_new_tokens "
-                f"{config.max_new_tokens} = {total} exceeds the model's "
-                f"{model.config.max_positions} positions; lower one of them"
-            )
+        total = check_positions(config, model.config.max_positions)
         self.config = config
         self._vocabulary = model.config.vocab_size
         self._widths = ladder(SMALLEST_WIDTH, config.max_prompt_tokens)
@@ -83,7 +78,7 @@ class VanillaEngine:
                 for, weights that are gone, or a model that gives NaN.
         """
         params = self._live_params()
-        prompts = self._check(requests, sampling)
+        prompts = check_requests(requests, sampling, self.config, self._vocabulary)
         if not requests:
             return []
         arrays = CallArrays(
@@ -128,7 +123,7 @@ class VanillaEngine:
         its next step sends the new ones before the next call.
         """
         if self._params is None:
-            raise ZootomyError("the engine is closed; make a new one")
+            raise ZootomyError(CLOSED)
         version = whole_number("version", version, 0, "an integer >= 0")
         self._params = replace_params(self._params, weights)
         self._version = version
@@ -139,7 +134,7 @@ class VanillaEngine:
 
     def _live_params(self) -> nnx.State:
         if self._params is None:
-            raise ZootomyError("the engine is closed; make a new one")
+            raise ZootomyError(CLOSED)
         for path, array in named_params(self._params).items():
             if array.is_deleted():
                 raise ZootomyError(
@@ -148,35 +143,9 @@ class VanillaEngine:
                 )
         return self._params
 
-    def _check(
-        self, requests: Sequence[Request], sampling: SamplingParams
-    ) -> list[tuple[int, ...]]:
-        """The prompts as they are read; refuse what the engine cannot do."""
-        if sampling.max_new_tokens > self.config.max_new_tokens:
-            raise ZootomyError(
-                f"max_new_tokens is {sampling.max_new_tokens}; the engine was made for "
-                f"{self.config.max_new_tokens}. Raise rollout.max_new_tokens, or ask for less"
-            )
-        for stop in sampling.stop_ids:
-            if stop >= self._vocabulary:
-                raise ZootomyError(
-                    f"stop id {stop} is outside the vocabulary of {self._vocabulary} tokens"
-                )
-        for i, request in enumerate(requests):
-            ids = np.asarray(request.prompt)
-            if ids.size and not np.issubdtype(ids.dtype, np.integer):
-                raise ZootomyError(f"prompt {i} holds {ids.dtype}; expected integer token ids")
-            wrong = ids[(ids < 0) | (ids >= self._vocabulary)] if ids.size else ids
-            if wrong.size:
-                raise ZootomyError(
-                    f"prompt {i} holds token {wrong[0]}, outside the vocabulary of "
-                    f"{self._vocabulary} tokens"
-                )
-        return fit_prompts([request.prompt for request in requests], self.config)
-
     def _key(self, seed: int | None) -> jax.Array:
         if seed is not None:
-            return _key_of(whole_number("seed", seed, 0, "an integer >= 0, or None"))
+            return _key_of(whole_number("seed", seed, 0, SEED))
         self._calls += 1
         own = jax.random.fold_in(_key_of(self.config.seed), _OWN_NOISE)
         return jax.random.fold_in(own, self._calls)

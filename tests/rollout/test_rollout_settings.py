@@ -78,12 +78,8 @@ def test_sampling_settings_that_are_not_enforced_are_not_accepted(name):
         ),
         (
             {"engine": "vanila"},
-            "Unknown rollout engine 'vanila'. Did you mean 'vanilla'? Known: vanilla.",
-        ),
-        (
-            {"engine": "vllm"},
-            "rollout engine 'vllm' is not part of this version, which ships the vanilla engine "
-            "only; set rollout.engine='vanilla'",
+            "Unknown rollout engine 'vanila'. Did you mean 'vanilla'? Known: sglang_jax, vanilla, "
+            "vllm.",
         ),
     ],
 )

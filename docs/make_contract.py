@@ -1,0 +1,28 @@
+"""The table engine x property of docs/rollout.md, from what `make test-engines` has written.
+
+python docs/make_contract.py engine_contract.json
+"""
+
+import json
+import sys
+from pathlib import Path
+
+PAGE = Path(__file__).parent / "rollout.md"
+BEGIN, END = "<!-- contract -->\n", "<!-- /contract -->"
+
+
+def main():
+    """Put the table in its place."""
+    entries = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
+    kinds = list(dict.fromkeys(kind for row in entries.values() for kind in row))
+    lines = [f"| property | {' | '.join(kinds)} |", "|---" * (len(kinds) + 1) + "|"]
+    for name, row in entries.items():
+        lines.append(f"| {name} | {' | '.join(row.get(kind, 'not run') for kind in kinds)} |")
+    text = PAGE.read_text(encoding="utf-8")
+    before, rest = text.split(BEGIN)
+    after = rest.split(END)[1]
+    PAGE.write_text(before + BEGIN + "\n".join(lines) + "\n" + END + after, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

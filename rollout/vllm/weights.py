@@ -1,0 +1,141 @@
+"""The policy's weights as vLLM takes them: Hugging Face names, `[out, in]`, torch tensors."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from ...models import EMBEDDING, HEAD, ModelConfig, huggingface_name
+from ...registry import ZootomyError
+from ..names import Fused, Rule, Shape, check_names
+from .names import expected_shapes, sent_names
+
+
+class Outgoing(NamedTuple):
+    """One parameter on its way.
+
+    Attributes:
+        name: the engine's.
+        array: ours, as the trainer holds it.
+        transposed: whether the engine wants it transposed.
+    """
+
+    name: str
+    array: Any
+    transposed: bool
+
+
+def outgoing(
+    named: Mapping[str, Any], config: ModelConfig, rules: tuple[Rule, ...]
+) -> list[Outgoing]:
+    """What is sent for parameters named by their dotted path; a tied head is sent as well.
+
+    Raises:
+        ZootomyError: for an adapter that was not merged, or a name without a rule.
+    """
+    found: dict[str, tuple[Any, bool]] = {}
+    for path, array in named.items():
+        try:
+            name, transposed = huggingface_name(path.split("."))
+        except ValueError as error:
+            raise ZootomyError(str(error)) from error
+        found[name] = (array, transposed)
+    names = sent_names(dict.fromkeys(found, ()), config, rules)
+    if config.tie_embeddings and EMBEDDING in found:
+        found[HEAD] = found[EMBEDDING]
+    return [Outgoing(names[name], array, transposed) for name, (array, transposed) in found.items()]
+
+
+def huggingface_shapes(named: Mapping[str, Any]) -> dict[str, Shape]:
+    """Shape by Hugging Face name, `[out, in]`."""
+    found = {}
+    for path, array in named.items():
+        name, transposed = huggingface_name(path.split("."))
+        found[name] = tuple(array.shape[::-1] if transposed else array.shape)
+    return found
+
+
+def check_parameters(
+    named: Mapping[str, Any],
+    theirs: Mapping[str, Shape | None],
+    rules: tuple[Rule, ...],
+    fused: tuple[Fused, ...],
+) -> None:
+    """Refuse a policy whose parameters are not those of the engine."""
+    ours = expected_shapes(huggingface_shapes(named), rules, fused)
+    check_names("vllm", ours, theirs)
+
+
+def check_same(named: Mapping[str, Any], shapes: Mapping[str, Shape]) -> None:
+    """Refuse weights of another structure than those the engine was made for.
+
+    Raises:
+        ZootomyError: which names the first misfit.
+    """
+    for path in sorted(named.keys() | shapes.keys()):
+        if path not in shapes:
+            raise ZootomyError(
+                f"weights hold {path!r}, which the engine's model does not have; send the weights "
+                "of the model the engine was made with (adapters merged)"
+            )
+        if path not in named:
+            raise ZootomyError(f"weights lack {path!r}; every parameter is sent at once")
+        given = tuple(named[path].shape)
+        if given != shapes[path]:
+            raise ZootomyError(
+                f"weights at {path!r} have shape {given}; the engine's have {shapes[path]}"
+            )
+        # ml_dtypes' bfloat16 is of kind V.
+        if np.dtype(named[path].dtype).kind not in "fV":
+            raise ZootomyError(f"weights at {path!r} are {named[path].dtype}; expected floats")
+
+
+def engine_parameters(model: Any) -> dict[str, Shape | None]:
+    """Shape by name of a vLLM model's parameters; None where they are packed away.
+
+    On a CPU, matrices are packed for its kernels and their parameters left empty; a linear layer
+    still says how large it is.
+    """
+    modules = dict(model.named_modules())
+    found: dict[str, Shape | None] = {}
+    for name, parameter in model.named_parameters():
+        shape: Shape | None = tuple(parameter.shape)
+        if parameter.numel() == 0:
+            sizes = vars(modules[name.rpartition(".")[0]])
+            known = "output_size" in sizes and "input_size" in sizes
+            shape = (sizes["output_size"], sizes["input_size"]) if known else None
+        found[name] = shape
+    return found
+
+
+def empty_cache(worker: Any) -> None:
+    """Zeros in a worker's keys and values."""
+    for cache in worker.worker.model_runner.kv_caches:
+        cache.zero_()
+
+
+def tensors(parts: list[Outgoing]) -> Iterator[tuple[str, Any]]:
+    """Each parameter as a torch tensor; in host memory without a copy."""
+    for name, array, transposed in parts:
+        tensor = as_torch(array)
+        yield name, tensor.t() if transposed else tensor
+
+
+def as_torch(array: Any) -> Any:
+    """A JAX or NumPy array as a torch tensor over the same memory where that is possible."""
+    torch = importlib.import_module("torch")
+    if isinstance(array, jax.Array):
+        if not array.is_fully_addressable:
+            raise ZootomyError(
+                "weights are spread over several hosts; gather them before they are sent to vllm"
+            )
+        if array.is_fully_replicated:
+            return torch.from_dlpack(array.addressable_data(0))
+        array = np.asarray(array)
+    if array.dtype.name == "bfloat16":
+        return torch.from_numpy(array.view(np.uint16).copy()).view(torch.bfloat16)
+    return torch.from_numpy(array if array.flags.writeable else array.copy())

@@ -1,0 +1,131 @@
+"""What only the real vLLM can show: families, failures half-way, knobs that arrive."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from engines_under_contract import (
+    GREEDY,
+    LIMITS,
+    PLAIN,
+    REQUESTS,
+    config_of,
+    flat,
+    message,
+    open_engine,
+    same,
+    small_model,
+)
+from zootomy.rollout import RolloutConfig, make_engine
+from zootomy.rollout.extras import installed
+from zootomy.rollout.transfer import TransferError
+from zootomy.rollout.vllm import VllmConfig
+
+pytestmark = [
+    pytest.mark.engines,
+    pytest.mark.skipif(installed("vllm") is None, reason="vllm is not installed"),
+]
+
+
+@pytest.fixture(scope="module")
+def engine(model):
+    opened = open_engine("vllm", model)
+    yield opened
+    opened.close()
+
+
+@pytest.mark.parametrize("family, changes", [
+    ("llama", {"qk_norm": False, "tie_embeddings": False}),
+    ("qwen2", {"qk_norm": False, "qkv_bias": True}),
+    ("qwen3", {"tie_embeddings": False}),
+])  # fmt: skip
+def test_greedy_tokens_of_every_family(family, changes):
+    model = small_model(family=family, **changes)
+    if family == "qwen2":  # fresh biases are 0 and would show nothing
+        for layer in model.layers:
+            for name in ("q_proj", "k_proj", "v_proj"):
+                bias = vars(layer.self_attn)[name].bias
+                bias.set_value(bias[...] + np.linspace(-1, 1, bias[...].size, dtype=np.float32))
+    mine, vanilla = open_engine("vllm", model), make_engine(RolloutConfig(**LIMITS), model)
+    got, want = (flat(x.generate(REQUESTS, GREEDY, seed=0)) for x in (mine, vanilla))
+    mine.close()
+    for a, b in zip(got, want, strict=True):
+        assert a.tokens.tolist() == b.tokens.tolist()
+        np.testing.assert_allclose(a.logp, b.logp, atol=2e-4)
+
+
+def test_a_load_that_dies_half_way_leaves_the_old_weights(engine, other, monkeypatch):
+    from zootomy.rollout.vllm import engine as module
+
+    before = flat(engine.generate(REQUESTS, GREEDY, seed=0))
+    tensors, dead = module.tensors, []
+
+    def dies_once(parts):
+        for i, entry in enumerate(tensors(parts)):
+            if i == 5 and not dead:
+                dead.append(i)
+                raise OSError("the line is cut")
+            yield entry
+
+    monkeypatch.setattr(module, "tensors", dies_once)
+    with pytest.raises(TransferError) as error:
+        engine.update_weights(other, 3)
+    assert str(error.value) == (
+        "vLLM failed while taking weights of version 3 (OSError: the line is cut); it goes on with "
+        "version 0. Send them again."
+    )
+    assert engine.version == 0
+    after = flat(engine.generate(REQUESTS, GREEDY, seed=0))
+    assert same(before, after)
+    assert [one.version for one in after] == [0] * len(after)
+    engine.update_weights(other, 3)
+    assert not same(before, flat(engine.generate(REQUESTS, GREEDY, seed=0)))
+
+
+def test_knobs_arrive(model):
+    knobs = VllmConfig(
+        max_model_len=48, max_num_seqs=5, max_num_batched_tokens=96, kv_cache_mib=32,
+        prefix_caching=False, dtype="bfloat16", engine_arguments={"block_size": 32},
+    )  # fmt: skip
+    opened = make_engine(dataclasses.replace(config_of("vllm"), vllm=knobs), model)
+    found = opened._llm.llm_engine.vllm_config
+    assert found.model_config.max_model_len == 48
+    assert found.model_config.dtype.itemsize == 2
+    assert found.scheduler_config.max_num_seqs == 5
+    assert found.scheduler_config.max_num_batched_tokens == 96
+    assert found.cache_config.kv_cache_memory_bytes == 32 * 2**20
+    assert found.cache_config.block_size == 32
+    assert not found.cache_config.enable_prefix_caching
+    assert len(flat(opened.generate(REQUESTS, PLAIN, seed=0))) == 8
+    opened.close()
+
+
+def test_another_config_than_the_policys_is_refused_with_the_names(model):
+    knobs = VllmConfig(hf_overrides={"intermediate_size": 256})
+    text = message(make_engine, dataclasses.replace(config_of("vllm"), vllm=knobs), model)
+    assert text.startswith("the parameters of the policy are not those of the vllm engine; 4 of")
+    assert "model.layers.0.mlp.down_proj.weight (ours (128, 384), the engine's (128, 256))" in text
+
+
+def test_what_vllm_refuses_at_its_start_comes_with_the_knob(model):
+    knobs = VllmConfig(kv_cache_mib=10**6)
+    text = message(make_engine, dataclasses.replace(config_of("vllm"), vllm=knobs), model)
+    assert text.startswith("vLLM failed while starting (")
+    assert "rollout.vllm.kv_cache_mib" in text
+
+
+def test_an_error_at_the_start_of_a_server_reaches_the_caller(model):
+    knobs = VllmConfig(server_mode=True, engine_arguments={"no_such_argument": 1})
+    text = message(make_engine, dataclasses.replace(config_of("vllm"), vllm=knobs), model)
+    assert "no_such_argument" in text
+
+
+def test_a_server_that_is_killed_says_so(model):
+    import os
+    import signal
+
+    opened = open_engine("vllm, server", model)
+    os.kill(opened.pid, signal.SIGKILL)
+    text = message(opened.generate, REQUESTS, PLAIN, seed=0)
+    assert text.startswith("the process of the vllm engine died (exit code -9); make a new engine.")
+    opened.close()
