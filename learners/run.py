@@ -33,7 +33,7 @@ from .evaluation import evaluate
 from .learner import Learner
 from .loop import Loop
 from .mismatch import recommend_correction
-from .run_config import RunConfig, read_yaml, to_plain, write_yaml
+from .run_config import RunConfig, read_yaml, to_plain, without_engine, write_yaml
 from .seeds import derive_seed
 from .warmup import warm_up
 
@@ -110,7 +110,7 @@ def train(
             screen.message(note)
         if start is None and config.warmup.steps:
             # What cannot be trained is refused now, and not when the warm-up is over.
-            build_learner(algorithm, _rehearsal(config), task, model)
+            build_learner(algorithm, without_engine(config), task, model)
             model = _warm_up(model, task, config, screen)
         screen.status("building the models")
         learner = build_learner(algorithm, config, task, model)
@@ -199,11 +199,6 @@ def build_learner(algorithm: Algorithm, config: RunConfig, task: Task, model: De
         critic_warmup=config.critic_warmup,
         reward_model_weight=config.reward_model.weight,
     )
-
-
-def _rehearsal(config: RunConfig) -> RunConfig:
-    """The same settings with the engine that needs no start: nothing is sampled."""
-    return replace(config, rollout=replace(config.rollout, engine="vanilla"))
 
 
 def _reward_model(config: RunConfig) -> RewardModel | None:
@@ -320,8 +315,5 @@ def evaluate_folder(
     task = make_task(config.task)
     with _reading("--model" if model_path else str(folder)):
         model = load_model(path, dtype=config.model.dtype, param_dtype=config.model.param_dtype)
-    engine = make_engine(config.rollout, model)
-    try:
+    with contextlib.closing(make_engine(config.rollout, model)) as engine:
         return evaluate(task, engine, config.rollout, evaluation, seed).metrics
-    finally:
-        engine.close()

@@ -138,6 +138,12 @@ class RunConfig:
             raise ZootomyError(f"steps must be 1 or more, got {self.steps}.")
 
 
+def without_engine(config: RunConfig) -> RunConfig:
+    """The same settings with the engine that needs no start, for when nothing is sampled."""
+    rollout = dataclasses.replace(config.rollout, engine="vanilla")
+    return dataclasses.replace(config, rollout=rollout)
+
+
 def to_plain(config: Any) -> Any:
     """A config as plain data: mappings, lists, numbers, words."""
     if dataclasses.is_dataclass(config) and not isinstance(config, type):
