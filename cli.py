@@ -16,9 +16,9 @@ from rich.console import Console
 
 from .learners import Algorithm, anatomy
 from .learners import algorithm as named_algorithm
-from .learners.arguments import OPEN_MAPPINGS, take_dotted, take_named, with_options
+from .learners.arguments import OPEN_MAPPINGS, check_flags, take_dotted, take_named, with_options
 from .learners.compilation import keep_compilations
-from .learners.run_config import RunConfig, read_yaml
+from .learners.run_config import RunConfig, read_yaml, setting_names
 from .learners.search import search
 from .registry import (
     ZootomyError,
@@ -30,6 +30,8 @@ from .registry import (
 
 USER_ERROR = 2
 INTERRUPTED = 130
+# Options of `train` beside the settings of a run.
+WORDS = ("algorithm", "config", "plugin", "resume")
 
 app = tyro.extras.SubcommandApp()
 
@@ -134,7 +136,8 @@ def diff(
     a, b = _algorithm(left), _algorithm(right)
     if json:
         x, y = a.to_dict(), b.to_dict()
-        _print_json({key: [x[key], y[key]] for key in x if x[key] != y[key]})
+        keys = [key for key in {**x, **y} if x.get(key) != y.get(key)]
+        _print_json({key: [x.get(key), y.get(key)] for key in keys})
     else:
         _print(a.diff(b))
 
@@ -169,6 +172,7 @@ def train(
     run: Annotated[RunConfig, tyro.conf.arg(name="")],
     algorithm: str = "grpo",
     config: str = "",
+    plugin: str = "",
     resume: bool = False,
 ) -> None:
     """Train a policy.
@@ -181,9 +185,11 @@ def train(
         run: the settings of the run.
         algorithm: a name that `zootomy list algorithms` shows, or the zoo's name + a correction.
         config: a YAML file to take settings from; what the command line sets goes before it.
+        plugin: a Python file that is run first, so that the blocks in it have names; it may be
+            given several times, and goes with every command.
         resume: go on with the run in the folder, from its newest checkpoint.
     """
-    del run, algorithm, config, resume
+    del run, algorithm, config, plugin, resume
     raise AssertionError("main takes train apart before this is called")
 
 
@@ -249,6 +255,9 @@ def _train(arguments: list[str]) -> None:
     arguments, options = take_dotted(arguments, OPEN_MAPPINGS)
     arguments, names_given = take_named(arguments, "algorithm")
     arguments, files = take_named(arguments, "config")
+    if not {"-h", "--help"} & set(arguments):
+        places = [place.name for place in slots()]
+        check_flags(arguments, [*setting_names(), *places, *WORDS])
     file = _only("config", files)
     chosen, run = _starting_point(_only("algorithm", names_given), file)
     run = with_options(run, options)
@@ -257,9 +266,10 @@ def _train(arguments: list[str]) -> None:
         run: Annotated[RunConfig, tyro.conf.arg(name="")] = run,
         algorithm: str = chosen.name,
         config: str = file,
+        plugin: str = "",
         resume: bool = False,
     ) -> tuple[RunConfig, bool]:
-        del algorithm, config
+        del algorithm, config, plugin
         return run, resume
 
     read.__doc__ = train.__doc__

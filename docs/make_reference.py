@@ -6,12 +6,13 @@ there is read from signatures and docstrings; nothing is written twice.
 
 from __future__ import annotations
 
+import sys
 import warnings
 from pathlib import Path
 
 import zootomy
 from reference_arrays import CALLS, HOSTED, SETUP
-from zootomy.learners.anatomy import objective_text
+from zootomy.learners.anatomy import idle_slots, objective_text
 from zootomy.learners.costs import cost
 from zootomy.registry import (
     BlockInfo,
@@ -20,6 +21,7 @@ from zootomy.registry import (
     ZootomyError,
     describe,
     names,
+    plugin_slots,
     slots,
     type_text,
 )
@@ -38,7 +40,8 @@ TABLE_BEGINS, TABLE_ENDS = "<!-- algorithms -->", "<!-- /algorithms -->"
 
 def pages() -> dict[str, str]:
     """File name in docs/reference/ -> its text."""
-    found = {f"{place.name}.md": slot_page(place) for place in slots() if place.name in SETUP}
+    shown = [place for place in slots() if place.name in SETUP or place in plugin_slots()]
+    found = {f"{place.name}.md": slot_page(place) for place in shown}
     found["algorithms.md"] = algorithms_page()
     found["papers.md"] = papers_page()
     return {name: text.rstrip() + "\n" for name, text in found.items()}
@@ -56,8 +59,10 @@ def slot_page(place: Slot) -> str:
     if place.parameters:
         lines += ["", "Settings of the slot, beside those of the block:", ""]
         lines += _table(place.parameters.values())
-    lines += ["", "The lines below run after:", "", "```python", "import jax.numpy as jnp"]
-    lines += ["import zootomy", "", *SETUP[place.name].rstrip().split("\n"), "```", ""]
+    if place.name in SETUP:
+        lines += ["", "The lines below run after:", "", "```python", "import jax.numpy as jnp"]
+        lines += ["import zootomy", "", *SETUP[place.name].rstrip().split("\n"), "```"]
+    lines.append("")
     lines += ["| block | what it does |", "|---|---|"]
     for name in names(place.name):
         info = describe(place.name, name)
@@ -159,16 +164,27 @@ def _block(place: Slot, info: BlockInfo) -> list[str]:
         ("also called", ", ".join(f"`{alias}`" for alias in info.aliases)),
         ("paper", _link(info.paper)),
         ("needs", ", ".join(f"`{need}`" for need in sorted(info.needs))),
-        ("asks for", "; ".join(f"`{name}`: {said.arguments[name]}" for name in info.extras)),
+        (
+            "asks for",
+            "; ".join(f"`{name}`: {said.arguments.get(name, '')}" for name in info.extras),
+        ),
         ("returns", said.returns),
         ("source", said.source),
-        ("defined in", f"`{Path(info.where.rpartition(':')[0]).relative_to(ROOT)}`"),
+        ("defined in", f"`{_file(info)}`"),
         ("in the zoo", ", ".join(_users(place.name, info.name))),
     ]
     lines += ["", *(f"- {label}: {text}" for label, text in facts if text)]
     if info.hyperparameters:
         lines += ["", *_table(info.hyperparameters.values())]
+    if place.name not in SETUP:
+        return lines
     return [*lines, "", "```python", *_lines_to_run(place, info), "```"]
+
+
+def _file(info: BlockInfo) -> Path:
+    """Where a block is defined: below the checkout, or the file of a plug-in."""
+    file = Path(info.where.rpartition(":")[0])
+    return file.relative_to(ROOT) if file.is_relative_to(ROOT) else Path(file.name)
 
 
 def _lines_to_run(place: Slot, info: BlockInfo) -> list[str]:
@@ -231,7 +247,7 @@ def _algorithm(entry: zootomy.Algorithm) -> list[str]:
 
 def _used(entry: zootomy.Algorithm) -> list[tuple[str, zootomy.BlockSpec]]:
     """The blocks that have a part in what an algorithm computes."""
-    idle = ("kl_estimator", "controller") if entry.kl_placement == "none" else ()
+    idle = idle_slots(entry)
     return [(slot, spec) for slot, spec in entry.specs() if slot not in idle]
 
 
@@ -270,7 +286,12 @@ def _link(paper: str) -> str:
 
 
 def main() -> None:
-    """Write every page, drop those of slots that are gone, and the README's table."""
+    """Write every page, drop those of slots that are gone, and the README's table.
+
+    The arguments of the command are files of plug-ins, whose slots get pages too.
+    """
+    for plugin in sys.argv[1:]:
+        zootomy.load_plugin(plugin)
     FOLDER.mkdir(exist_ok=True)
     written = pages()
     for name, text in written.items():

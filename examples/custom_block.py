@@ -78,12 +78,12 @@ def trained(algorithm: zootomy.Algorithm, steps: int = 2) -> list[float]:
     # Imported here, so that the command line, which only wants the block, starts fast.
     from zootomy.learners import BatchConfig
     from zootomy.learners.run import build_learner, build_model
-    from zootomy.learners.run_config import ModelConfig, RunConfig
+    from zootomy.learners.run_config import ModelSource, RunConfig
     from zootomy.tasks import RewardFunction, TaskConfig, make_task
 
     config = RunConfig(
         task=TaskConfig(options={"terms": 2}, train_size=16, eval_size=0),
-        model=ModelConfig(preset="tiny"),
+        model=ModelSource(preset="tiny"),
         rollout=zootomy.RolloutConfig(max_prompt_tokens=4, max_new_tokens=3),
         batch=BatchConfig(full=4, group_size=4),
         steps=steps,

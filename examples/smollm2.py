@@ -28,8 +28,7 @@ from zootomy import ClusterConfig, RolloutConfig, ZootomyError, algorithm
 from zootomy.clusters import OptimizerConfig
 from zootomy.learners import BatchConfig, EvaluationConfig, Learner, StepReport
 from zootomy.learners.run import build_learner, build_model
-from zootomy.learners.run_config import ModelConfig as ModelSource
-from zootomy.learners.run_config import RunConfig
+from zootomy.learners.run_config import ModelSource, RunConfig
 from zootomy.models import Decoder, ModelConfig, RopeConfig, load_model, save_model
 from zootomy.rollout import Request, SamplingParams, make_engine
 from zootomy.tasks import HuggingFaceTokenizer, RewardFunction, Task, TaskConfig, make_task

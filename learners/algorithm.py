@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from ..registry import BlockSpec, ZootomyError, check_spec, describe, slot, unknown_name
-from .overrides import apply_overrides, as_spec
+from ..registry import BlockSpec, describe, plugin_slots, slot, unknown_name
+from .contents import as_data, as_plain, asked_inputs, plugged, sequence, single, with_length
+from .overrides import apply_overrides
 from .validation import check_algorithm, check_run
 
-# A slot that holds a sequence of blocks, and one that may be empty.
+# Slots that hold a sequence of blocks, and those that hold one.
 SEQUENCE_SLOTS = ("reward_shaping", "regularizer")
-OPTIONAL_SLOTS = ("group_filter", "correction", "value_loss")
 SINGLE_SLOTS = (
     "group_filter",
     "kl_estimator",
@@ -67,6 +67,7 @@ class Algorithm:
         regularizer: terms beside the policy loss, each with its `coef`: a number, or a controller
             (`block("entropy", coef=block("entropy_target", target=0.3))`).
         value_loss: how a critic is taught; None for no critic.
+        plugins: slot of a plug-in -> block, see `registry.add_slot`; kept as sorted pairs.
 
     Raises:
         ZootomyError: with a sentence that says what to change.
@@ -89,22 +90,33 @@ class Algorithm:
     aggregation: Block = "token_mean"
     regularizer: Sequence[Block] | Block = ()
     value_loss: Block | None = None
+    plugins: Mapping[str, Block] | Sequence[tuple[str, Block]] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "deviations", tuple(self.deviations))
         for name in SINGLE_SLOTS:
-            object.__setattr__(self, name, _single(name, self.value(name)))
+            object.__setattr__(self, name, single(name, self.value(name)))
         for name in SEQUENCE_SLOTS:
-            object.__setattr__(self, name, _sequence(name, self.value(name)))
+            object.__setattr__(self, name, sequence(name, self.value(name)))
         words = slot("kl_placement").choices
         if self.kl_placement not in words:
             raise unknown_name("kl_placement", self.kl_placement, words)
+        object.__setattr__(self, "plugins", plugged(self.plugins))
         check_algorithm(self)
+
+    @property
+    def plugged(self) -> tuple[tuple[str, Any], ...]:
+        """What stands in the slots of plug-ins: (slot, spec or word), sorted by slot."""
+        return tuple(self.plugins)  # pyright: ignore[reportReturnType]
 
     def value(self, slot_name: str) -> Any:
         """What stands in a slot: a spec, a tuple of specs, a word, or None."""
-        if slot_name not in (*SINGLE_SLOTS, *SEQUENCE_SLOTS, "kl_placement"):
-            raise unknown_name("slot", slot_name, (*SINGLE_SLOTS, *SEQUENCE_SLOTS, "kl_placement"))
+        added = [place.name for place in plugin_slots()]
+        if slot_name in added:
+            return dict(self.plugged).get(slot_name)
+        known = (*SINGLE_SLOTS, *SEQUENCE_SLOTS, "kl_placement")
+        if slot_name not in known:
+            raise unknown_name("slot", slot_name, (*known, *added))
         return self.__dict__[slot_name]
 
     def specs(self) -> list[tuple[str, BlockSpec]]:
@@ -115,7 +127,7 @@ class Algorithm:
                 found.append((entry.name, self.value(entry.name)))
             elif entry.name in SEQUENCE_SLOTS:
                 found.extend((entry.name, spec) for spec in self.value(entry.name))
-        return found
+        return found + [pair for pair in self.plugged if isinstance(pair[1], BlockSpec)]
 
     @property
     def needs(self) -> frozenset[str]:
@@ -126,7 +138,8 @@ class Algorithm:
             if slot_name != "kl_estimator" or self.kl_placement != "none":
                 info = describe(slot_name, spec.name)
                 found |= info.needs
-                found |= {_INPUT_NEEDS[extra] for extra in info.extras if extra in _INPUT_NEEDS}
+                asked = asked_inputs(slot_name, spec)
+                found |= {_INPUT_NEEDS[extra] for extra in asked if extra in _INPUT_NEEDS}
         if self.kl_placement != "none":
             found.add("reference")
         if self.value_loss is not None:
@@ -155,16 +168,14 @@ class Algorithm:
     @property
     def extra_inputs(self) -> frozenset[str]:
         """Inputs that some block asks for beyond those of its slot, e.g. `sum_pi_squared`."""
-        return frozenset(
-            extra for name, spec in self.specs() for extra in describe(name, spec.name).extras
-        )
+        return frozenset(extra for name, spec in self.specs() for extra in asked_inputs(name, spec))
 
     def override(self, changes: Mapping[str, Any]) -> Algorithm:
         """The same algorithm with some slots or hyperparameters changed.
 
         Args:
-            changes: `slot` -> block(s), or `slot.hyperparameter` -> value; in a slot that holds
-                several blocks `slot.block.hyperparameter` says which one is meant.
+            changes: `slot` (one of a plug-in too) -> block(s), or `slot.hyperparameter` -> value;
+                in a slot of several blocks `slot.block.hyperparameter` says which one is meant.
 
         Raises:
             ZootomyError: for a name that does not exist, or a change that cannot work.
@@ -189,9 +200,13 @@ class Algorithm:
         for name in (*SINGLE_SLOTS, *SEQUENCE_SLOTS):
             value = self.value(name)
             if name in SEQUENCE_SLOTS:
-                changed[name] = tuple(_with_length(spec, max_new_tokens) for spec in value)
+                changed[name] = tuple(with_length(spec, max_new_tokens) for spec in value)
             elif value is not None:
-                changed[name] = _with_length(value, max_new_tokens)
+                changed[name] = with_length(value, max_new_tokens)
+        changed["plugins"] = tuple(
+            (name, with_length(given, max_new_tokens) if isinstance(given, BlockSpec) else given)
+            for name, given in self.plugged
+        )
         return replace(self, **changed)
 
     def to_dict(self) -> dict[str, Any]:
@@ -200,9 +215,13 @@ class Algorithm:
         for entry in fields(self):
             value = self.__dict__[entry.name]
             if isinstance(value, BlockSpec):
-                data[entry.name] = _plain(value)
+                data[entry.name] = as_plain(value)
             elif entry.name in SEQUENCE_SLOTS:
-                data[entry.name] = [_plain(spec) for spec in value]
+                data[entry.name] = [as_plain(spec) for spec in value]
+            elif entry.name == "plugins":
+                # Left out where it is empty, as in an algorithm that knows of no plug-in.
+                if self.plugged:
+                    data[entry.name] = {name: as_data(given) for name, given in self.plugged}
             else:
                 data[entry.name] = list(value) if isinstance(value, tuple) else value
         return data
@@ -232,47 +251,3 @@ class Algorithm:
         from .anatomy import diff_algorithms
 
         return diff_algorithms(self, other)
-
-
-def _spec(slot_name: str, given: Any) -> BlockSpec:
-    """Any accepted form of a block as a checked spec."""
-    spec = as_spec(slot_name, given)
-    coefficient = spec.hyperparameters.get("coef")
-    if slot_name == "regularizer" and isinstance(coefficient, BlockSpec | Mapping):
-        steered = check_spec("controller", as_spec("controller", coefficient))
-        spec = spec.replace(coef=steered)
-    return check_spec(slot_name, spec)
-
-
-def _single(slot_name: str, given: Any) -> BlockSpec | None:
-    if slot_name in OPTIONAL_SLOTS and (given is None or given == "none"):
-        return None
-    return _spec(slot_name, given)
-
-
-def _sequence(slot_name: str, given: Any) -> tuple[BlockSpec, ...]:
-    if given is None or given == "none":
-        return ()
-    if isinstance(given, str | BlockSpec | Mapping) or not isinstance(given, Sequence):
-        given = (given,)
-    specs = tuple(_spec(slot_name, entry) for entry in given)
-    twice = sorted({spec.name for spec in specs if [s.name for s in specs].count(spec.name) > 1})
-    if twice and slot_name == "regularizer":
-        raise ZootomyError(f"regularizer {twice[0]!r} is given twice; add up the coefficients.")
-    return specs
-
-
-def _with_length(spec: BlockSpec, length: int) -> BlockSpec:
-    if "length" in spec.hyperparameters and spec.hyperparameters["length"] is None:
-        return spec.replace(length=length)
-    return spec
-
-
-def _plain(spec: BlockSpec) -> dict[str, Any]:
-    return {"name": spec.name, **{key: _data(x) for key, x in spec.hyperparameters.items()}}
-
-
-def _data(value: Any) -> Any:
-    if isinstance(value, BlockSpec):
-        return _plain(value)
-    return list(value) if isinstance(value, tuple) else value

@@ -23,6 +23,7 @@ __all__ = [
     "describe_algorithm",
     "describe_block",
     "diff_algorithms",
+    "idle_slots",
     "objective_latex",
     "objective_text",
     "summaries",
@@ -40,10 +41,17 @@ def describe_algorithm(algorithm: Algorithm) -> str:
     lines += [*cost(algorithm).lines(), "", "objective"]
     lines += [f"  {line}" for line in objective_text(algorithm).split("\n")]
     lines.append("")
+    idle = idle_slots(algorithm)
     for place in slots():
-        if place.name in {entry.name for entry in fields(algorithm)}:
+        known = {*(entry.name for entry in fields(algorithm)), *dict(algorithm.plugged)}
+        if place.name in known and place.name not in idle:
             lines += _slot_lines(algorithm, place.name)
     return "\n".join(lines).rstrip() + "\n"
+
+
+def idle_slots(algorithm: Algorithm) -> tuple[str, ...]:
+    """Slots whose block has no part in what the algorithm computes."""
+    return ("kl_estimator", "controller") if algorithm.kl_placement == "none" else ()
 
 
 def describe_block(slot_name: str, block_name: str) -> str:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from ..registry import ZootomyError
+from ..registry import ZootomyError, closest
 
 if TYPE_CHECKING:
     from .run_config import RunConfig
@@ -81,6 +81,47 @@ def take_named(words: list[str], name: str) -> tuple[list[str], list[str]]:
     return rest, values
 
 
+def check_flags(words: list[str], known: Iterable[str]) -> None:
+    """Refuse an option that does not exist, and one that is given twice.
+
+    Args:
+        words: the command line.
+        known: every right name, dotted, with underscores and without dashes in front.
+
+    Raises:
+        ZootomyError: naming the option, and the closest that exists.
+    """
+    known = set(known)
+    given: set[str] = set()
+    for word in words:
+        key = word.partition("=")[0]
+        if not key.startswith("--"):
+            continue
+        name = key.removeprefix("--").replace("-", "_")
+        parent, dot, last = name.rpartition(".")
+        positive = f"{parent}{dot}{last.removeprefix('no_')}"
+        if name not in known and positive not in known:
+            raise ZootomyError(
+                f"Unknown option {key}.{_guess(name, known)} `zootomy train --help` lists the "
+                f"settings, `zootomy list` the slots."
+            )
+        name = name if name in known else positive
+        if name in given:
+            raise ZootomyError(f"{key} is given twice.")
+        given.add(name)
+
+
+def _guess(name: str, known: set[str]) -> str:
+    """A question that names the closest options; the part before the dot may be what is wrong."""
+    head, dot, rest = name.partition(".")
+    heads = {one.split(".")[0] for one in known}
+    if dot and head not in heads:
+        close = [f"{first}.{rest}" for first in closest(head, heads)]
+    else:
+        close = closest(name, known)
+    return f" Did you mean {' or '.join(f'--{one}' for one in close)}?" if close else ""
+
+
 def with_options(run: RunConfig, options: Mapping[str, Any]) -> RunConfig:
     """The settings with entries of their open mappings set.
 
@@ -90,8 +131,15 @@ def with_options(run: RunConfig, options: Mapping[str, Any]) -> RunConfig:
 
     Returns:
         The settings with them.
+
+    Raises:
+        ZootomyError: for a mapping that is given a value as a whole.
     """
     for key, value in options.items():
+        if key in OPEN_MAPPINGS:
+            raise ZootomyError(
+                f"--{key} is set entry by entry, as in --{key}.NAME VALUE; got {value!r}."
+            )
         for mapping in OPEN_MAPPINGS:
             if key.startswith(f"{mapping}."):
                 run = _with_entry(run, mapping.split("."), key.removeprefix(f"{mapping}."), value)

@@ -34,6 +34,8 @@ class Rollouts(NamedTuple):
         sum_pi_squared: `[N, T]` sum of the squared probabilities at each action.
         entropy: `[N, T]` the policy's entropy at each action before the update, in nats.
         turn_ids: `[N, T]` int, the turn of each action.
+        token_rewards: `[N, T]` float, the part of `rewards` that stands on single actions; what is
+            left of the completion's reward (all of it where this is None) stands on the last.
     """
 
     rewards: jax.Array
@@ -52,6 +54,7 @@ class Rollouts(NamedTuple):
     sum_pi_squared: jax.Array | None = None
     turn_ids: jax.Array | None = None
     entropy: jax.Array | None = None
+    token_rewards: jax.Array | None = None
 
 
 class Experience(NamedTuple):
@@ -105,6 +108,7 @@ def check_shapes(rollouts: Rollouts) -> None:
         ("N", (rows,), ("next_values",)),
         ("N, T", (rows, width), ("mask", "old_logp", "rollout_logp", "ref_logp")),
         ("N, T", (rows, width), ("values", "sum_pi_squared", "turn_ids", "entropy")),
+        ("N, T", (rows, width), ("token_rewards",)),
     ):
         for name in names:
             array = rollouts._asdict()[name]

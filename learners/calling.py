@@ -6,8 +6,17 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
+import jax
+import jax.numpy as jnp
+
+from ..blocks.checks import required
+from ..blocks.masking import count, masked_sum
 from ..registry import BlockSpec, ZootomyError, bind, describe, unknown_name
+from ..registry import slot as find_slot
 from .algorithm import Algorithm
+from .arrays import Metrics
+
+GIVE = "give it with the rollouts or the outputs"
 
 
 def call(slot: str, spec: BlockSpec, inputs: Mapping[str, Any]) -> Callable[..., Any]:
@@ -26,6 +35,84 @@ def call(slot: str, spec: BlockSpec, inputs: Mapping[str, Any]) -> Callable[...,
             )
     extras = {name: at_hand[name] for name in info.extras}
     return partial(info.function, **extras, **bind(slot, spec))
+
+
+def logged(
+    slot: str,
+    spec: BlockSpec,
+    inputs: Mapping[str, Any],
+    metrics: Metrics,
+    mask: jax.Array,
+) -> Callable[..., Any]:
+    """A block as `call` gives it, without the metrics it returns: they go into `metrics`.
+
+    Args:
+        slot: the slot's name.
+        spec: the block.
+        inputs: what it may ask for.
+        metrics: where its metrics are put, averaged where the mask is 1.
+        mask: of the shape of its metrics.
+
+    Raises:
+        ZootomyError: for a metric of another shape, or under a name that is taken.
+    """
+    function = call(slot, spec, inputs)
+    if not describe(slot, spec.name).logs:
+        return function
+
+    def run(*arguments: Any) -> Any:
+        returned = function(*arguments)
+        if not (
+            isinstance(returned, tuple) and len(returned) == 2 and isinstance(returned[1], dict)
+        ):
+            raise ZootomyError(
+                f"{slot} {spec.name!r} is registered with metrics=True, so it must return "
+                f"(value, {{name: array}}); it returned a {type(returned).__name__}."
+            )
+        value, found = returned
+        for name, x in found.items():
+            if jnp.shape(x) != mask.shape:
+                raise ZootomyError(
+                    f"{slot} {spec.name!r}: the metric {name!r} must have shape "
+                    f"{list(mask.shape)}, one value for each place of the mask, got "
+                    f"{list(jnp.shape(x))}."
+                )
+            if name in metrics:
+                raise ZootomyError(
+                    f"{slot} {spec.name!r}: the metric {name!r} is logged already; choose another "
+                    f"name."
+                )
+            metrics[name] = (masked_sum(jax.lax.stop_gradient(x), mask), count(mask))
+        return value
+
+    return run
+
+
+def plugged(
+    algorithm: Algorithm,
+    after: str,
+    value: Any,
+    inputs: Mapping[str, Any],
+    metrics: Metrics,
+    mask: jax.Array,
+) -> Any:
+    """What the slots of plug-ins that stand after a slot make of its result, one after the other.
+
+    Args:
+        algorithm: the algorithm.
+        after: the slot.
+        value: its result.
+        inputs: what the blocks take beside it.
+        metrics: where their metrics are put.
+        mask: of the shape of their metrics.
+    """
+    for name, spec in algorithm.plugged:
+        place = find_slot(name)
+        if place.after != after or not isinstance(spec, BlockSpec):
+            continue
+        rest = [required(f"{name} {spec.name!r}", x, inputs.get(x), GIVE) for x in place.inputs[1:]]
+        value = logged(name, spec, inputs, metrics, mask)(value, *rest)
+    return value
 
 
 def one(value: Any) -> BlockSpec:

@@ -36,6 +36,9 @@ class Group:
         baseline: a reward to compare with: the greedy completion's (NaN where it has none), or
             what is remembered of the prompt; None where no shaping asks.
         scale: a remembered deviation to divide rewards by; None where no shaping asks.
+        greedy_tokens: of the greedy completion, where there is one.
+        token_rewards: G arrays `[T]`, the part of the rewards that stands on single tokens; None
+            where no reward function gives any.
     """
 
     example: int
@@ -47,6 +50,8 @@ class Group:
     teaches: bool = True
     baseline: float | None = None
     scale: float | None = None
+    greedy_tokens: int = 0
+    token_rewards: Sequence[np.ndarray] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,6 +159,7 @@ class Collector:
         scores = self.judge(examples, prompts, completions, step)
         failures.update(scores.failures)
         baseline: list[float | None] = [None] * len(prompts)
+        greedy_tokens = [0] * len(prompts)
         if self.greedy:
             likeliest = self.engine.generate(
                 [Request(prompt) for prompt in prompts], replace(sampling, temperature=0.0), seed
@@ -161,6 +167,7 @@ class Collector:
             own = self.judge(examples, prompts, likeliest, step)
             failures.update(own.failures)
             baseline = np.where(own.valid, own.rewards, np.nan).tolist()
+            greedy_tokens = [len(one.tokens) for (one,) in likeliest]
         rewards = scores.rewards.reshape(-1, size)
         valid = scores.valid.reshape(-1, size)
         teaches = self._teaches(rewards, valid)
@@ -175,6 +182,10 @@ class Collector:
                 components[:, i],
                 bool(teaches[i]),
                 baseline[i],
+                greedy_tokens=greedy_tokens[i],
+                token_rewards=None
+                if scores.token_rewards is None
+                else scores.token_rewards[i * size : (i + 1) * size],
             )
             for i, index in enumerate(indices)
         ]

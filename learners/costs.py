@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..registry import BlockSpec, describe, setting
+from .contents import asked_inputs
 from .whole import IN_THE_UPDATE, at_once
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ def old_logp_asked_by(algorithm: Algorithm) -> list[str]:
         asking.append(f"correction {algorithm.correction.name!r}")
     for slot_name, spec in algorithm.specs():
         info = describe(slot_name, spec.name)
-        for name in info.extras:
+        for name in asked_inputs(slot_name, spec):
             if name in BEFORE_THE_UPDATE and name not in given:
                 asking.append(f"{slot_name} {spec.name!r} ({name})")
         if "prompt_values" in info.needs:
@@ -91,7 +92,7 @@ def _reference(algorithm: Algorithm) -> list[str]:
         asking.append(f"kl_placement {algorithm.kl_placement!r}")
     for slot_name, spec in algorithm.specs():
         info = describe(slot_name, spec.name)
-        if "reference" in info.needs or "ref_logp" in info.extras:
+        if "reference" in info.needs or "ref_logp" in asked_inputs(slot_name, spec):
             asking.append(f"{slot_name} {spec.name!r}")
     return asking
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +24,10 @@ def diff_algorithms(left: Algorithm, right: Algorithm) -> str:
     lines = [f"{left.name} → {right.name}{changed}"]
     for entry in fields(left):
         a, b = left.__dict__[entry.name], right.__dict__[entry.name]
-        if entry.name not in _LABELS and a != b:
+        if entry.name == "plugins":
+            for name in sorted({*dict(a), *dict(b)}):
+                lines += _difference(name, dict(a).get(name), dict(b).get(name))
+        elif entry.name not in _LABELS and a != b:
             lines += _difference(entry.name, a, b)
     if len(lines) == 1:
         lines.append("  the same blocks with the same values")
@@ -32,6 +36,23 @@ def diff_algorithms(left: Algorithm, right: Algorithm) -> str:
         words = [f"no {need} any more" for need in gone] + [f"{need} too" for need in new]
         lines.append(f"  needs: {', '.join(words)}")
     return "\n".join(lines) + "\n"
+
+
+def plain_differences(before: Any, now: Any, name: str = "") -> list[str]:
+    """What differs between two trees of plain data: `name: before → now`, one entry a line.
+
+    >>> plain_differences({"batch": {"full": 4, "mini": 2}}, {"batch": {"full": 8, "mini": 2}})
+    ['batch.full: 4 → 8']
+    """
+    if isinstance(before, Mapping) and isinstance(now, Mapping):
+        keys = dict.fromkeys((*before, *now))
+        pairs = [(f"{name}.{key}" if name else str(key), key) for key in keys]
+        return [
+            line
+            for path, key in pairs
+            for line in plain_differences(before.get(key), now.get(key), path)
+        ]
+    return [] if before == now else [f"{name}: {before!r} → {now!r}"]
 
 
 def meaning(slot_name: str, block_name: str, key: str) -> str:
@@ -46,6 +67,8 @@ def meaning(slot_name: str, block_name: str, key: str) -> str:
 
 def _difference(name: str, left: Any, right: Any) -> list[str]:
     slot_name = name.split(".", 1)[0]
+    if left == right:
+        return []
     if isinstance(left, BlockSpec) and isinstance(right, BlockSpec) and left.name == right.name:
         lines = []
         for key in sorted({*left.hyperparameters, *right.hyperparameters}):
@@ -58,8 +81,9 @@ def _difference(name: str, left: Any, right: Any) -> list[str]:
         pairs = [(f"{name}.{a.name}", a, b) for a, b in zip(left, right, strict=True)]
         return [line for label, a, b in pairs for line in _difference(label, a, b)]
     lines = [f"  {name}: {_text(left)} → {_text(right)}"]
-    if isinstance(left, str) and isinstance(right, str):
-        return lines + [f"    {word}: {PLACEMENTS[word]}" for word in (left, right)]
+    if isinstance(left, str) or isinstance(right, str):
+        words = [w for w in (left, right) if isinstance(w, str) and w in PLACEMENTS]
+        return lines + [f"    {word}: {PLACEMENTS[word]}" for word in words]
     shared = set(_specs(left)) & set(_specs(right))
     for spec in dict.fromkeys((*_specs(left), *_specs(right))):
         if spec not in shared:

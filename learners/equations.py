@@ -6,7 +6,7 @@ import math
 import re
 from typing import TYPE_CHECKING, Any
 
-from ..registry import BlockInfo, BlockSpec, describe
+from ..registry import BlockInfo, BlockSpec, describe, slot
 from .latex import to_latex, upright
 
 if TYPE_CHECKING:
@@ -46,6 +46,7 @@ def equations(algorithm: Algorithm) -> list[str]:
     rewards = "R"
     for spec in algorithm.value("reward_shaping"):
         rewards = f"{_quoted(spec)}({rewards})"
+    rewards = _plugged(algorithm, "reward_shaping", rewards)
     per_action = "r_t = R' on the last action, 0 elsewhere"
     if placement == "reward":
         per_action = (
@@ -54,9 +55,11 @@ def equations(algorithm: Algorithm) -> list[str]:
     advantage = f"{_quoted(algorithm.advantage)}(r)"
     if _one(algorithm.whitening).name != "none":
         advantage = f"{_quoted(algorithm.whitening)}({advantage})"
+    advantage = _plugged(algorithm, "whitening", advantage)
     if placement == "advantage":
         advantage += f" + {coefficient} · (mean {kl} − {kl}(π_old, π_ref)_t)"
     term = f"{_quoted(algorithm.policy_loss)}(ρ, A)"
+    term = _plugged(algorithm, "policy_loss", term)
     if algorithm.correction is not None:
         term = f"{_quoted(algorithm.correction)}(π_old, π_rollout) · {term}"
     if placement == "loss":
@@ -85,6 +88,7 @@ def definitions(algorithm: Algorithm) -> list[tuple[str, str]]:
     found: dict[str, str] = {}
     for slot_name, spec in algorithm.specs():
         unused = slot_name == "kl_estimator" and algorithm.kl_placement == "none"
+        unused |= slot_name in dict(algorithm.plugged) and not slot(slot_name).after
         if unused or slot_name == "controller" or (slot_name, spec.name) == ("whitening", "none"):
             continue
         found.setdefault(spec.name, formula_with_values(slot_name, spec))
@@ -201,6 +205,14 @@ def _one(value: Any) -> BlockSpec:
 
 def _quoted(value: Any) -> str:
     return f"`{_one(value).name}`"
+
+
+def _plugged(algorithm: Algorithm, after: str, inner: str) -> str:
+    """The equation with the blocks of plug-ins' slots around it that stand there."""
+    for name, spec in algorithm.plugged:
+        if slot(name).after == after:
+            inner = f"{_quoted(spec)}({inner})"
+    return inner
 
 
 def _coefficient(controller: BlockSpec, name: str = "β") -> str:

@@ -70,6 +70,19 @@ class Evaluation:
     solved: np.ndarray | None
 
 
+def check_prompts(
+    task: Task, rollout: RolloutConfig, config: EvaluationConfig
+) -> list[tuple[int, ...]]:
+    """The token ids of the held-out prompts that an evaluation takes.
+
+    Raises:
+        ZootomyError: for one that is empty, or too long.
+    """
+    encode = task.tokenizer.encode_prompt
+    ids = [encode(example.prompt) for example in task.eval[: config.size]]
+    return fit_prompts(ids, rollout, "held-out prompt")
+
+
 def evaluate(
     task: Task,
     engine: RolloutEngine,
@@ -93,9 +106,7 @@ def evaluate(
     if not examples:
         raise ZootomyError(f"Task {task.name!r} has no held-out examples to evaluate on.")
     tokenizer = task.tokenizer
-    prompts = fit_prompts(
-        [tokenizer.encode_prompt(example.prompt) for example in examples], rollout
-    )
+    prompts = check_prompts(task, rollout, config)
     completions = engine.generate(
         [Request(prompt, config.samples) for prompt in prompts],
         SamplingParams(
@@ -111,6 +122,8 @@ def evaluate(
         [example.prompt for example in examples for _ in range(config.samples)],
         [tokenizer.decode(one.tokens.tolist()) for one in flat],
         gather_columns(examples, config.samples),
+        tokens=[one.tokens.tolist() for one in flat],
+        turns=[one.turn_ids.tolist() for one in flat],
     )
     metrics = {
         "eval/completions/mean_length": float(np.mean([len(one.tokens) for one in flat])),

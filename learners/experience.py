@@ -14,7 +14,7 @@ from ..blocks.types import RewardInfo
 from ..registry import setting
 from .algorithm import Algorithm
 from .arrays import Experience, Metrics, Rollouts, check_shapes
-from .calling import call, check_coefficients, one
+from .calling import call, check_coefficients, logged, one, plugged
 
 OLD_LOGP = "give the trainer's log-probabilities before the update"
 REF_LOGP = "give the reference's log-probabilities"
@@ -53,8 +53,8 @@ def make_experience(
         group_ids = jnp.repeat(jnp.arange(prompts, dtype=jnp.int32), group)
         metrics: Metrics = {}
 
-        shaped = _shape_rewards(algorithm, rollouts, mask)
-        token_rewards = _at_last_action(shaped.reshape(-1), mask)
+        shaped = _shape_rewards(algorithm, rollouts, mask, metrics)
+        token_rewards = _token_rewards(shaped.reshape(-1), rollouts.token_rewards, mask)
         inputs = _inputs(rollouts, mask, group_ids)
         distance = _distance(algorithm, rollouts, mask, inputs)
         if distance is not None and algorithm.kl_placement == "reward":
@@ -62,10 +62,12 @@ def make_experience(
         if distance is not None:
             metrics["kl"] = (masked_sum(distance, mask), count(mask))
 
-        advantages, returns = call("advantage", one(algorithm.advantage), inputs)(
+        advantages, returns = logged("advantage", one(algorithm.advantage), inputs, metrics, mask)(
             token_rewards, rollouts.values, mask
         )
-        advantages = call("whitening", one(algorithm.whitening), inputs)(advantages, mask)
+        whiten = logged("whitening", one(algorithm.whitening), inputs, metrics, mask)
+        advantages = whiten(advantages, mask)
+        advantages = plugged(algorithm, "whitening", advantages, inputs, metrics, mask)
         if distance is not None and algorithm.kl_placement == "advantage":
             centred = masked_mean(distance, mask) - distance
             advantages = advantages + coefficients["kl"] * centred
@@ -101,7 +103,9 @@ def _clean(x: jax.Array | None, mask: jax.Array) -> jax.Array | None:
     return None if x is None else jax.lax.stop_gradient(masked(x, mask))
 
 
-def _shape_rewards(algorithm: Algorithm, rollouts: Rollouts, mask: jax.Array) -> jax.Array:
+def _shape_rewards(
+    algorithm: Algorithm, rollouts: Rollouts, mask: jax.Array, metrics: Metrics
+) -> jax.Array:
     """`[P, G]` the rewards after the chain; 0 where invalid."""
     info = RewardInfo(
         valid=rollouts.valid,
@@ -114,8 +118,20 @@ def _shape_rewards(algorithm: Algorithm, rollouts: Rollouts, mask: jax.Array) ->
     )
     shaped = masked(rollouts.rewards, rollouts.valid)
     for spec in algorithm.value("reward_shaping"):
-        shaped = call("reward_shaping", spec, {})(shaped, info)
+        shaped = logged("reward_shaping", spec, {}, metrics, rollouts.valid)(shaped, info)
+    shaped = plugged(algorithm, "reward_shaping", shaped, {"info": info}, metrics, rollouts.valid)
     return masked(shaped, rollouts.valid)
+
+
+def _token_rewards(shaped: jax.Array, given: jax.Array | None, mask: jax.Array) -> jax.Array:
+    """`[N, T]`: what was given to single actions, and the rest of the shaped reward on the last.
+
+    Their sum over a completion is its reward after the chain, whatever was given to its parts.
+    """
+    if given is None:
+        return _at_last_action(shaped, mask)
+    given = masked(given.astype(jnp.float32), mask)
+    return given + _at_last_action(shaped - given.sum(axis=1), mask)
 
 
 def _at_last_action(rewards: jax.Array, mask: jax.Array) -> jax.Array:

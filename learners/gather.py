@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,7 @@ import numpy as np
 
 from ..clusters import Cluster, Role, Sequences
 from ..monitor import Spans
+from ..rollout import Completion
 from .algorithm import Algorithm
 from .arrays import Rollouts
 from .collect import Collected
@@ -31,6 +32,7 @@ class Gatherer:
         width: T, the longest completion in tokens.
         reward_weights: of the reward functions, in their order; None: 1 each.
         with_old_logp: whether the actor's log-probabilities before the update are needed.
+        with_token_rewards: whether some reward function gives rewards to tokens or turns.
     """
 
     algorithm: Algorithm
@@ -39,6 +41,7 @@ class Gatherer:
     width: int
     reward_weights: tuple[float, ...] | None
     with_old_logp: bool
+    with_token_rewards: bool = False
 
     def __call__(self, collected: Collected, sequences: Sequences, spans: Spans) -> Rollouts:
         """The rollouts of a batch as arrays, with what the models at the old weights say."""
@@ -62,8 +65,10 @@ class Gatherer:
         if self.reward_weights is not None:
             found["component_weights"] = np.array(self.reward_weights, np.float32)
         if "turn_ids" in self.algorithm.extra_inputs:
-            # A completion is a single turn, which begins in the state that the prompt is.
-            found["turn_ids"] = np.zeros(mask.shape, np.int32)
+            found["turn_ids"] = self._padded([one.turn_ids for one in _all(collected)], np.int32)
+        if self.with_token_rewards:
+            rewards = [one for group in groups for one in group.token_rewards or ()]
+            found["token_rewards"] = self._padded(rewards)
         used = np.flatnonzero((mask > 0).any(axis=1) & valid.reshape(-1))
         for name, x in self._passes(sequences.take(used), spans).items():
             full = np.zeros((len(mask), *np.shape(x)[1:]), np.float32)
@@ -97,6 +102,8 @@ class Gatherer:
             found["next_values"] = shaped(rows)
         if "turn_ids" in self.algorithm.extra_inputs:
             found["turn_ids"] = shaped(rows, self.width, dtype=jnp.int32)
+        if self.with_token_rewards:
+            found["token_rewards"] = shaped(rows, self.width)
         return Rollouts(**found)
 
     def logp(self, sequences: Sequences) -> np.ndarray:
@@ -132,14 +139,18 @@ class Gatherer:
         return found
 
     def _rollout_logp(self, collected: Collected) -> np.ndarray | None:
-        """`[N, T]` float32: the engine's log-probabilities, 0 beyond a completion's end.
+        """`[N, T]` the engine's log-probabilities; None from an engine that marks them NaN."""
+        logps = [one.logp for one in _all(collected)]
+        return None if any(np.isnan(logp).any() for logp in logps) else self._padded(logps)
 
-        None from an engine that reports none, which marks them with NaN.
-        """
-        completions = [one for group in collected.groups for one in group.completions]
-        if any(np.isnan(one.logp).any() for one in completions):
-            return None
-        padded = np.zeros((len(completions), self.width), np.float32)
-        for row, one in zip(padded, completions, strict=True):
-            row[: len(one.logp)] = one.logp
+    def _padded(self, arrays: Sequence[np.ndarray], dtype: Any = np.float32) -> np.ndarray:
+        """`[N, T]` of N arrays by token, 0 beyond a completion's end."""
+        padded = np.zeros((len(arrays), self.width), dtype)
+        for row, one in zip(padded, arrays, strict=True):
+            row[: len(one)] = one
         return padded
+
+
+def _all(collected: Collected) -> list[Completion]:
+    """The completions of a batch, prompt-major."""
+    return [one for group in collected.groups for one in group.completions]

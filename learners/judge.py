@@ -50,6 +50,11 @@ class Judge:
             self.names += (REWARD_MODEL,)
             self.weights += (model_weight,)
 
+    @property
+    def in_parts(self) -> bool:
+        """Whether a function gives rewards to single tokens or turns."""
+        return any(reward.per != "completion" for reward in self.task.rewards)
+
     def __call__(
         self,
         examples: Sequence[Example],
@@ -74,6 +79,8 @@ class Judge:
             [decode(one.tokens.tolist()) for one in flat],
             gather_columns(examples, size),
             step=step,
+            tokens=[one.tokens.tolist() for one in flat],
+            turns=[one.turn_ids.tolist() for one in flat],
         )
         if self.cluster is None:
             return scores

@@ -12,17 +12,21 @@ import jax
 from ..clusters import Cluster, ClusterState, Role
 from ..monitor import Spans
 from ..registry import ZootomyError, bind, describe, get
+from ..registry import slot as find_slot
 from ..rollout import RolloutConfig
 from ..tasks import Task
 from .algorithm import Algorithm
 from .batch import BatchConfig
 from .collect import Collected, Collector, rehearse_filter
+from .contents import asked_inputs
+from .difference import plain_differences
 from .evaluation import Evaluation, EvaluationConfig, evaluate
 from .judge import Judge
 from .memory import Memory
 from .seeds import derive_seed
 from .statistics import rollout_metrics
 from .update import Updater
+from .validation import check_token_rewards
 from .whole import check_fits
 
 # Where the memory of rewards stands among a checkpoint's arrays, beside the models' roles.
@@ -115,13 +119,15 @@ class Learner:
         self.judge = Judge(
             task, cluster, width=rollout.max_new_tokens, model_weight=reward_model_weight
         )
+        if self.judge.in_parts:
+            check_token_rewards(algorithm)
         self.collector = Collector(
             algorithm, task, self.judge, cluster.engine, rollout, batch, seed
         )
         self.updater = Updater(
             algorithm, cluster, batch=batch, temperature=rollout.temperature,
             width=rollout.max_new_tokens, seed=seed, critic_warmup=critic_warmup,
-            reward_weights=self.judge.weights,
+            reward_weights=self.judge.weights, token_rewards=self.judge.in_parts,
         )  # fmt: skip
         self.updater.rehearse(len(self.judge.names))
         rehearse_filter(algorithm, batch)
@@ -209,9 +215,10 @@ class Learner:
         """
         for key, mine in (("seed", self.seed), ("algorithm", self.algorithm.to_dict())):
             if state[key] != mine:
+                changed = "; ".join(plain_differences(state[key], mine, key))
                 raise ZootomyError(
-                    f"The checkpoint was written with another {key}: it has {state[key]!r}, this "
-                    f"run has {mine!r}. Start a new run folder, or resume with the same {key}."
+                    f"The checkpoint was written with another {key} (its own → this run's): "
+                    f"{changed}. Start a new run folder, or resume with the same {key}."
                 )
         models = {name: tree for name, tree in arrays.items() if name != MEMORY}
         self.cluster.restore(ClusterState(models, dict(state["cluster"])))
@@ -222,6 +229,13 @@ class Learner:
 
 
 def _check_needs(algorithm: Algorithm) -> None:
+    for name, _ in algorithm.plugged:
+        if not find_slot(name).after:
+            raise ZootomyError(
+                f"Slot {name!r} stands nowhere in the assembled functions, so this learner would "
+                f"never ask its block. Add the slot with after='reward_shaping', 'whitening' or "
+                f"'policy_loss', or ask it in a loop of your own."
+            )
     for slot, spec in algorithm.specs():
         if slot == "kl_estimator" and algorithm.kl_placement == "none":
             continue
@@ -243,8 +257,7 @@ def _asks(algorithm: Algorithm) -> str:
     asking = [
         f"{slot} {spec.name!r}"
         for slot, spec in algorithm.specs()
-        if "reference" in describe(slot, spec.name).needs
-        or "ref_logp" in describe(slot, spec.name).extras
+        if "reference" in describe(slot, spec.name).needs or "ref_logp" in asked_inputs(slot, spec)
     ]
     return ", ".join(asking)
 
@@ -286,5 +299,8 @@ def _check(
 
 def _speed(collected: Collected, spans: Spans, seconds: float) -> dict[str, float]:
     """Times by span, and tokens sampled a second of the whole step."""
-    tokens = sum(len(one.tokens) for group in collected.sampled for one in group.completions)
+    tokens = sum(
+        group.greedy_tokens + sum(len(one.tokens) for one in group.completions)
+        for group in collected.sampled
+    )
     return {**spans.take(), "time/step": seconds, "tokens_per_second": tokens / seconds}

@@ -13,7 +13,7 @@ from ..blocks.masking import count, masked, masked_sum
 from ..registry import ZootomyError
 from .algorithm import Algorithm
 from .arrays import Experience, Metrics
-from .calling import call, check_coefficients, one
+from .calling import call, check_coefficients, logged, one, plugged
 from .experience import REF_LOGP
 
 
@@ -155,7 +155,7 @@ def _policy_parts(
     token_loss = call("policy_loss", one(algorithm.policy_loss), inputs)(
         log_ratio, experience.advantages, logp, old_logp, mask
     )
-    loss = token_loss.loss
+    loss = plugged(algorithm, "policy_loss", token_loss.loss, inputs, metrics, mask)
     if experience.correction is not None:
         loss = masked(loss, experience.correction != 0) * experience.correction
     parts["policy_loss"] = _weighted(weights, loss, mask)
@@ -170,7 +170,7 @@ def _policy_parts(
     if entropy is not None:
         metrics["entropy"] = (masked_sum(jax.lax.stop_gradient(entropy), mask), count(mask))
     for spec in algorithm.value("regularizer"):
-        term = call("regularizer", spec, inputs)(
+        term = logged("regularizer", spec, inputs, metrics, mask)(
             logp, experience.ref_logp, entropy, experience.advantages, mask
         )
         coefficient = coefficients.get(f"regularizer.{spec.name}", spec.hyperparameters["coef"])

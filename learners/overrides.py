@@ -6,7 +6,15 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
-from ..registry import BlockSpec, ZootomyError, describe, names, slot, unknown_name
+from ..registry import (
+    BlockSpec,
+    ZootomyError,
+    describe,
+    names,
+    plugin_slots,
+    slot,
+    unknown_name,
+)
 
 if TYPE_CHECKING:
     from .algorithm import Algorithm
@@ -29,6 +37,10 @@ def apply_overrides(algorithm: Algorithm, changes: Mapping[str, Any]) -> dict[st
         ZootomyError: for a name that does not exist or is ambiguous.
     """
     values = {entry.name: algorithm.__dict__[entry.name] for entry in fields(algorithm)}
+    plugins = dict(changes.get("plugins", values.pop("plugins")))
+    changes = {key: value for key, value in changes.items() if key != "plugins"}
+    added = [place.name for place in plugin_slots()]
+    values |= {name: plugins.get(name) for name in added}
     for key in changes:
         if key.split(".", 1)[0] not in values:
             raise unknown_name("slot", key.split(".", 1)[0], values)
@@ -39,7 +51,8 @@ def apply_overrides(algorithm: Algorithm, changes: Mapping[str, Any]) -> dict[st
         if "." in key:
             name, path = key.split(".", 1)
             values[name] = _change(name, values[name], path, value)
-    return values
+    plugins |= {name: values.pop(name) for name in added}
+    return {**values, "plugins": plugins}
 
 
 def _same_block(slot_name: str, current: Any, given: Any) -> bool:

@@ -23,21 +23,20 @@ from ..models import (
     save_model,
 )
 from ..monitor import RunLog, SampleLog, Screen, plot_runs, write_markdown
-from ..monitor.log import METRICS_FILE
 from ..registry import ZootomyError
 from ..rollout import check_available, make_engine
 from ..tasks import Task, make_task
 from .algorithm import Algorithm
 from .compilation import compilations_told, keep_compilations
-from .evaluation import evaluate
+from .evaluation import check_prompts, evaluate
+from .folder import CONFIG_FILE, prepare_folder
 from .learner import Learner
 from .loop import Loop
 from .mismatch import recommend_correction
-from .run_config import RunConfig, read_yaml, to_plain, without_engine, write_yaml
+from .run_config import RunConfig, read_yaml, without_engine
 from .seeds import derive_seed
 from .warmup import warm_up
 
-CONFIG_FILE = "run.yaml"
 PLOT_FILE = "curves.png"
 CHECKPOINT_FOLDER = "checkpoints"
 MODEL_FOLDER = "model"
@@ -94,7 +93,7 @@ def train(
     check_available(config.rollout)
     task = make_task(config.task)
     model = build_model(config, task)
-    _prepare_folder(folder, algorithm, config, resume)
+    prepare_folder(folder, algorithm, config, resume)
     with contextlib.ExitStack() as stack:
         checkpoints = stack.enter_context(
             Checkpoints(folder / CHECKPOINT_FOLDER, keep=config.checkpoint.keep)
@@ -108,6 +107,7 @@ def train(
         screen.message(config.batch.explain(config.steps))
         if note:
             screen.message(note)
+        check_prompts(task, config.rollout, config.evaluation)
         if start is None and config.warmup.steps:
             # What cannot be trained is refused now, and not when the warm-up is over.
             build_learner(algorithm, without_engine(config), task, model)
@@ -237,52 +237,6 @@ def _warm_up(model: Decoder, task: Task, config: RunConfig, screen: Screen) -> D
         seed=config.seed,
         report=report,
     )
-
-
-def _prepare_folder(folder: Path, algorithm: Algorithm, config: RunConfig, resume: bool) -> None:
-    """Make the run folder, or check that the run in it is this one.
-
-    What was refused before its first evaluation is no run: put right, it may begin there again.
-    """
-    file, log = folder / CONFIG_FILE, folder / METRICS_FILE
-    begun = file.is_file() and log.is_file() and log.stat().st_size > 0
-    if begun and not resume:
-        raise ZootomyError(
-            f"{str(folder)!r} holds a run already. Pass --resume to go on with it, or choose "
-            f"another folder."
-        )
-    if resume and not file.is_file():
-        raise ZootomyError(
-            f"There is no run to resume in {str(folder)!r}: it has no {CONFIG_FILE}."
-        )
-    if resume:
-        _check_same_run(file, algorithm, config)
-        return
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        write_yaml(file, algorithm, config)
-    except OSError as error:
-        raise ZootomyError(
-            f"The run folder {str(folder)!r} cannot be written to: {error.strerror}. Set folder "
-            f"to another one."
-        ) from error
-
-
-def _check_same_run(file: Path, algorithm: Algorithm, config: RunConfig) -> None:
-    """Refuse to resume with other settings than the run began with; more steps are fine."""
-    old_algorithm, old = read_yaml(file)
-    if old_algorithm != algorithm:
-        raise ZootomyError(
-            f"The run in {str(file.parent)!r} has another algorithm:\n"
-            f"{old_algorithm.diff(algorithm)}Resume it as it is, or start a new folder."
-        )
-    before, now = to_plain(old), to_plain(config)
-    for name in before:
-        if name not in ("steps", "checkpoint", "samples", "folder") and before[name] != now[name]:
-            raise ZootomyError(
-                f"The run in {str(file.parent)!r} has {name} = {before[name]!r}, this one has "
-                f"{now[name]!r}. Resume it as it is, or start a new folder."
-            )
 
 
 def evaluate_folder(

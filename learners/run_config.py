@@ -27,7 +27,7 @@ Dtype = Literal["float32", "bfloat16"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelConfig:
+class ModelSource:
     """Where the policy comes from.
 
     Attributes:
@@ -112,7 +112,7 @@ class RunConfig:
     """
 
     task: TaskConfig = field(default_factory=TaskConfig)
-    model: ModelConfig = field(default_factory=ModelConfig)
+    model: ModelSource = field(default_factory=ModelSource)
     rollout: RolloutConfig = field(default_factory=RolloutConfig)
     batch: BatchConfig = field(default_factory=BatchConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
@@ -142,6 +142,17 @@ def without_engine(config: RunConfig) -> RunConfig:
     """The same settings with the engine that needs no start, for when nothing is sampled."""
     rollout = dataclasses.replace(config.rollout, engine="vanilla")
     return dataclasses.replace(config, rollout=rollout)
+
+
+def setting_names(kind: Any = RunConfig, where: str = "") -> list[str]:
+    """The dotted names of all settings of a run."""
+    found = []
+    for name, hint in typing.get_type_hints(kind).items():
+        if dataclasses.is_dataclass(hint):
+            found += setting_names(hint, f"{where}{name}.")
+        else:
+            found.append(f"{where}{name}")
+    return found
 
 
 def to_plain(config: Any) -> Any:
@@ -205,6 +216,11 @@ def read_yaml(path: str | Path) -> tuple[Algorithm, RunConfig]:
         ZootomyError: if the file cannot be read or does not fit.
     """
     file = Path(path)
+    if file.is_dir():
+        raise ZootomyError(
+            f"{str(path)!r} is a folder and no config file; name the .yaml file in it, as in "
+            f"{str(file / 'run.yaml')!r}."
+        )
     if not file.is_file():
         raise ZootomyError(f"There is no config file {str(path)!r}.")
     try:

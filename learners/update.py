@@ -74,6 +74,7 @@ class Updater:
         seed: the run's seed.
         critic_warmup: steps in which only the critic is trained.
         reward_weights: of the reward functions, in their order; None: 1 each.
+        token_rewards: whether some of them give rewards to tokens or turns.
     """
 
     def __init__(
@@ -87,6 +88,7 @@ class Updater:
         seed: int,
         critic_warmup: int = 0,
         reward_weights: tuple[float, ...] | None = None,
+        token_rewards: bool = False,
     ):
         self.algorithm = algorithm
         self.cluster = cluster
@@ -95,8 +97,9 @@ class Updater:
         self.width = width
         self.measures_shift = "prompt_values" in algorithm.needs
         self.gather = Gatherer(
-            algorithm, cluster, temperature, width, reward_weights, self.needs_old_logp
-        )
+            algorithm, cluster, temperature, width, reward_weights, self.needs_old_logp,
+            token_rewards,
+        )  # fmt: skip
         self._at_once = {role: at_once(algorithm, role) for role in IN_THE_UPDATE}
         self.seed = seed
         self.critic_warmup = critic_warmup

@@ -20,6 +20,11 @@ OF_THE_RATIO = (
 OF_TOKEN_RATIOS = ("fipo", "gmpo", "real", "vespo")
 # Needs that are met by a number beside the rewards, `info.baseline`.
 BASELINES = frozenset({"greedy_baseline", "prompt_values", "running_reward"})
+# Shapings that change the unit of a reward.
+SCALING = (
+    "batch_norm", "gdpo", "gpg", "group_norm", "maxrl", "pass_at_k", "per_function",
+    "running_norm", "scale",
+)  # fmt: skip
 
 
 class DoubtfulChoiceWarning(UserWarning):
@@ -66,6 +71,18 @@ def check_run(algorithm: Algorithm, *, group_size: int, rollout_logp: bool) -> N
             f"correction {name!r} needs the log-probabilities the engine sampled with, and this "
             f"engine reports none. Set correction to 'none' or use another engine."
         )
+
+
+def check_token_rewards(algorithm: Algorithm) -> None:
+    """Warn of a chain that changes a completion's reward in a unit that its parts do not share."""
+    for spec in algorithm.value("reward_shaping"):
+        divides = spec.name == "normalize" and spec.hyperparameters["std"] != "none"
+        if spec.name in SCALING or divides:
+            _warn(
+                f"reward_shaping {spec.name!r} changes the unit of a completion's reward, and the "
+                f"rewards of single tokens or turns keep theirs; the last action gets the "
+                f"difference. Consider 'group_mean', or no shaping."
+            )
 
 
 def _spec(value: object) -> BlockSpec:

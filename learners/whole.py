@@ -5,6 +5,7 @@ from __future__ import annotations
 from ..clusters import Cluster, Role, Sequences, pack
 from ..clusters.config import DATA_AXIS
 from ..registry import ZootomyError, describe
+from ..registry import slot as find_slot
 from ..rollout import RolloutConfig
 from .algorithm import Algorithm
 from .batch import BatchConfig
@@ -22,7 +23,8 @@ def at_once(algorithm: Algorithm, role: Role) -> str:
     for slot, spec in algorithm.specs():
         placed = slot != "kl_estimator" or algorithm.kl_placement == "loss"
         couples = "whole_batch" in describe(slot, spec.name).needs
-        if slot in IN_THE_UPDATE[role] and placed and couples:
+        plugged = role is Role.ACTOR and find_slot(slot).after == "policy_loss"
+        if (slot in IN_THE_UPDATE[role] or plugged) and placed and couples:
             found.append(f"{slot} {spec.name!r}")
     return " and ".join(found)
 

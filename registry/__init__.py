@@ -7,6 +7,7 @@ from .errors import (
     DuplicateNameError,
     UnknownNameError,
     ZootomyError,
+    closest,
     unknown_name,
 )
 from .hyperparameters import Hyperparameter, check_value, type_text
@@ -21,7 +22,7 @@ from .registry import (
     register,
     setting,
 )
-from .slots import Slot, add_slot, slot, slots
+from .slots import Slot, add_slot, plugin_slots, slot, slots
 from .spec import BlockSpec, block
 
 __all__ = [
@@ -39,12 +40,14 @@ __all__ = [
     "block",
     "check_spec",
     "check_value",
+    "closest",
     "describe",
     "find",
     "get",
     "load_entry_points",
     "load_plugin",
     "names",
+    "plugin_slots",
     "read_documentation",
     "register",
     "setting",

@@ -28,6 +28,7 @@ class BlockInfo:
             `whole_batch`, ...).
         extras: the inputs it takes beyond the slot's own.
         hyperparameters: name -> `Hyperparameter`.
+        logs: whether it returns metrics beside its value.
     """
 
     slot: str
@@ -39,6 +40,7 @@ class BlockInfo:
     needs: frozenset[str]
     extras: tuple[str, ...]
     hyperparameters: dict[str, Hyperparameter]
+    logs: bool = False
 
     @property
     def documentation(self) -> Documentation:
@@ -94,6 +96,7 @@ def inspect_block(
     paper: str,
     needs: frozenset[str],
     function: Callable[..., Any],
+    logs: bool = False,
 ) -> BlockInfo:
     """Check the signature against the slot and collect what it says."""
     if not inspect.isfunction(inspect.unwrap(function)):
@@ -135,5 +138,5 @@ def inspect_block(
         )
     summary = read_documentation(function).summary
     return BlockInfo(
-        place.name, name, aliases, function, summary, paper, needs, tuple(extras), found
+        place.name, name, aliases, function, summary, paper, needs, tuple(extras), found, logs
     )

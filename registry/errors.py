@@ -34,14 +34,14 @@ def unknown_name(kind: str, name: object, known: Iterable[str]) -> UnknownNameEr
         The error, to be raised by the caller.
     """
     known = sorted(known)
-    close = _close(str(name), known)
+    close = closest(str(name), known)
     hint = f" Did you mean {' or '.join(repr(c) for c in close)}?" if close else ""
     listing = ", ".join(known) if known else "none"
     return UnknownNameError(f"Unknown {kind} {name!r}.{hint} Known: {listing}.")
 
 
-def _close(name: str, known: list[str]) -> list[str]:
-    """The closest names, and those that are about as close."""
-    close = difflib.get_close_matches(name, known, n=3, cutoff=0.6)
+def closest(name: str, known: Iterable[str]) -> list[str]:
+    """The closest of some names, and those that are about as close; the best first."""
+    close = difflib.get_close_matches(name, sorted(known), n=3, cutoff=0.6)
     likeness = [difflib.SequenceMatcher(None, candidate, name).ratio() for candidate in close]
     return [one for one, ratio in zip(close, likeness, strict=True) if ratio > likeness[0] - 0.1]

@@ -26,6 +26,7 @@ def register(
     aliases: Iterable[str] = (),
     paper: str = "",
     needs: Iterable[str] = (),
+    metrics: bool = False,
     replace: bool = False,
 ) -> Callable[[Function], Function]:
     """Give a function a name in a slot; the function itself is returned unchanged.
@@ -40,6 +41,8 @@ def register(
         aliases: other names, e.g. those that peers use.
         paper: the source, e.g. `"arXiv:1707.06347"`.
         needs: what a run must provide for it, e.g. `("critic",)`.
+        metrics: whether the function returns `(value, {name: array})`: beside the slot's result
+            metrics of the slot's shape, which are averaged and logged under their names.
         replace: put it in the place of a block of that name.
 
     Returns:
@@ -56,9 +59,16 @@ def register(
             f"Slot {slot!r} takes a word ({', '.join(place.choices)}) and no function."
         )
     check_words(slot, name, aliases=aliases, needs=needs)
+    if metrics and not place.logs:
+        raise ContractError(
+            f"{slot} {name!r}: a block of this slot returns no metrics beside its value"
+            + ("; it logs what it puts into TokenLoss.stats." if slot == "policy_loss" else ".")
+        )
 
     def decorate(function: Function) -> Function:
-        info = inspect_block(place, name, tuple(aliases), paper, frozenset(needs), function)
+        info = inspect_block(
+            place, name, tuple(aliases), paper, frozenset(needs), function, metrics
+        )
         _refuse_duplicates(info, replace)
         if replace:
             _remove(slot, name)

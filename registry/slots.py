@@ -43,6 +43,11 @@ class Slot:
             coefficient, a strategy), by name; written beside the block's own hyperparameters and
             checked like them. A default of `...` means that the setting must be given.
         choices: for a slot that takes a word and no function, the words.
+        logs: the shape of the metrics that a block may return beside its value (`[N, T]`, averaged
+            over the actions; `[P, G]`, over the valid completions); empty for none.
+        after: for a slot of a plug-in, the slot of an algorithm whose result the block is given as
+            its first input and replaces (a key of `AFTER`); empty: only the plug-in's own code
+            asks the block.
     """
 
     name: str
@@ -52,6 +57,12 @@ class Slot:
     extras: tuple[str, ...] = ()
     parameters: Mapping[str, Hyperparameter] = field(default_factory=dict)
     choices: tuple[str, ...] = ()
+    logs: str = ""
+    after: str = ""
+
+
+# Where a plug-in's slot can stand: after these, with what they give under this name.
+AFTER = {"reward_shaping": "rewards", "whitening": "advantages", "policy_loss": "loss"}
 
 
 def _settings(*entries: Hyperparameter) -> dict[str, Hyperparameter]:
@@ -63,7 +74,8 @@ def _token_slot(
 ) -> Slot:
     names = tuple(inputs.split())
     extras = tuple(extra for extra in TOKEN_EXTRAS if extra not in names)
-    return Slot(name, question, names, returns, extras, _settings(*settings))
+    logs = "[N, T]" if name in ("advantage", "whitening", "regularizer") else ""
+    return Slot(name, question, names, returns, extras, _settings(*settings), logs=logs)
 
 
 _BUILT_IN = (
@@ -72,6 +84,7 @@ _BUILT_IN = (
         "What is a completion worth beside its siblings?",
         ("rewards", "info"),
         "[P, G]",
+        logs="[P, G]",
     ),
     Slot(
         "group_filter",
@@ -176,6 +189,12 @@ def slots() -> tuple[Slot, ...]:
     return tuple(_SLOTS.values())
 
 
+def plugin_slots() -> tuple[Slot, ...]:
+    """The slots that plug-ins have added."""
+    built_in = {place.name for place in _BUILT_IN}
+    return tuple(place for place in _SLOTS.values() if place.name not in built_in)
+
+
 def slot(name: str) -> Slot:
     """The slot of that name.
 
@@ -192,12 +211,30 @@ def add_slot(new: Slot) -> Slot:
 
     Raises:
         DuplicateNameError: if a slot of that name exists.
-        ZootomyError: if the slot names the same input twice.
+        ZootomyError: if the slot names the same input twice, or what it stands after does not
+            give what its block takes.
     """
     if new.name in _SLOTS:
         raise DuplicateNameError(f"Slot {new.name!r} exists already; choose another name.")
     arguments = (*new.inputs, *new.extras)
     if len(set(arguments)) != len(arguments):
         raise ZootomyError(f"Slot {new.name!r} names an input twice: {', '.join(arguments)}.")
+    if new.after:
+        _check_place(new)
     _SLOTS[new.name] = new
     return new
+
+
+def _check_place(new: Slot) -> None:
+    if new.after not in AFTER:
+        raise unknown_name(f"place for slot {new.name!r}: after", new.after, AFTER)
+    first = AFTER[new.after]
+    if new.inputs[:1] != (first,):
+        raise ZootomyError(
+            f"Slot {new.name!r} stands after {new.after}, so its first input must be {first!r}, "
+            f"got {', '.join(new.inputs) or 'none'}."
+        )
+    known = ("info",) if new.after == "reward_shaping" else TOKEN_EXTRAS
+    for name in (*new.inputs[1:], *new.extras):
+        if name not in known:
+            raise unknown_name(f"input of slot {new.name!r}:", name, known)

@@ -108,7 +108,9 @@ def check_engine(name: str) -> None:
         raise unknown_name("rollout engine", name, ENGINES)
 
 
-def fit_prompts(prompts: Sequence[Sequence[int]], config: RolloutConfig) -> list[tuple[int, ...]]:
+def fit_prompts(
+    prompts: Sequence[Sequence[int]], config: RolloutConfig, what: str = "prompt"
+) -> list[tuple[int, ...]]:
     """The prompts as the engine and the trainer both see them: within `max_prompt_tokens`.
 
     Whoever trains on completions applies this before the request, so that both read the same
@@ -117,6 +119,7 @@ def fit_prompts(prompts: Sequence[Sequence[int]], config: RolloutConfig) -> list
     Args:
         prompts: token ids, one sequence a prompt.
         config: its `max_prompt_tokens` and `overlong_prompts` decide.
+        what: how errors call one of them.
 
     Returns:
         The prompts; where truncated, the last `max_prompt_tokens` tokens.
@@ -129,12 +132,12 @@ def fit_prompts(prompts: Sequence[Sequence[int]], config: RolloutConfig) -> list
     for i, prompt in enumerate(prompts):
         if len(prompt) == 0:
             raise ZootomyError(
-                f"prompt {i} is empty; a completion needs at least one token to start from "
+                f"{what} {i} is empty; a completion needs at least one token to start from "
                 "(a beginning-of-text token, say)"
             )
         if len(prompt) > limit and config.overlong_prompts == "error":
             raise ZootomyError(
-                f"prompt {i} has {len(prompt)} tokens; max_prompt_tokens is {limit}. Raise "
+                f"{what} {i} has {len(prompt)} tokens; max_prompt_tokens is {limit}. Raise "
                 "rollout.max_prompt_tokens, shorten the prompt, or set "
                 "rollout.overlong_prompts='truncate' (keeps the last tokens)"
             )

@@ -121,12 +121,15 @@ class Completion:
             from an engine that reports none.
         stop_reason: why it ended.
         version: of the weights that sampled it.
+        turns: `[T]` int, the turn of each token, which advantages by turn and rewards a turn read
+            (for some of them the id of the state in which the turn began); None: a single turn.
     """
 
     tokens: np.ndarray
     logp: np.ndarray
     stop_reason: StopReason
     version: int
+    turns: np.ndarray | None = None
 
     def __post_init__(self) -> None:
         if self.tokens.ndim != 1 or self.tokens.shape != self.logp.shape:
@@ -134,6 +137,19 @@ class Completion:
                 "a completion has one logp per token, got tokens of shape "
                 f"{self.tokens.shape} and logp of shape {self.logp.shape}"
             )
+        if self.turns is None:
+            return
+        if self.turns.shape != self.tokens.shape or self.turns.dtype.kind not in "iu":
+            raise ZootomyError(
+                "a completion's turns are one integer per token, got turns of shape "
+                f"{self.turns.shape} and type {self.turns.dtype} for {len(self.tokens)} tokens"
+            )
+
+    @property
+    def turn_ids(self) -> np.ndarray:
+        """`[T]` int32 turns; 0 where none are given."""
+        none = np.zeros(len(self.tokens), np.int32)
+        return none if self.turns is None else self.turns.astype(np.int32)
 
 
 @runtime_checkable

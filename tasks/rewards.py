@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from .parts import Parts, check_tokens, parts_of
 from .signatures import Arguments, bind
 from .types import Example, Prompt, RewardFunction, Task, TaskError
 
@@ -28,6 +29,8 @@ class Scores:
         names: the F function names.
         failures: function name to the number of completions it failed on; empty when all is well.
         last_error: the latest failure in words, or None.
+        token_rewards: N arrays `[T_n]` float32, the part of `rewards` that stands on single
+            tokens, weighted; None where no function gives numbers for tokens or turns.
     """
 
     rewards: np.ndarray
@@ -36,6 +39,7 @@ class Scores:
     names: tuple[str, ...]
     failures: dict[str, int]
     last_error: str | None
+    token_rewards: tuple[np.ndarray, ...] | None = None
 
     def component_sums(self) -> dict[str, tuple[float, float]]:
         """Each function's `(sum, count)` over the completions it applies to.
@@ -58,17 +62,21 @@ def score(
     columns: Mapping[str, Sequence[Any]],
     *,
     step: int | None = None,
+    tokens: Sequence[Sequence[int]] | None = None,
+    turns: Sequence[Sequence[int]] | None = None,
 ) -> Scores:
     """Judge completions by several reward functions.
 
         total_n = Σ_f weight_f · r_f,n   over the functions f that apply to completion n
 
     A function is called as `f(prompts, completions, **columns)` with lists of N, and gets only
-    the columns its signature names (all of them if it takes `**kwargs`), plus `step` if it names
-    it. It returns N numbers or Nones. None means "does not apply here"; a completion that no
-    function applies to is invalid. NaN, infinity, an exception, a wrong length or a wrong type
-    are failures: the completions concerned are invalid and counted, never 0. An exception
-    *returned* in the list (not raised) is a failure of that one completion.
+    the columns its signature names (all of them if it takes `**kwargs`), plus `step`, `tokens` and
+    `turns` if it names them. It returns N numbers or Nones; one marked `per="token"` or
+    `per="turn"` returns N lists of numbers or Nones, and a list's sum is the completion's reward.
+    None means "does not apply here"; a completion that no function applies to is invalid. NaN,
+    infinity, an exception, a wrong length or a wrong type are failures: the completions concerned
+    are invalid and counted, never 0. An exception *returned* in the list (not raised) is a failure
+    of that one completion.
 
     Args:
         rewards: F functions with their weights.
@@ -76,32 +84,36 @@ def score(
         completions: N texts.
         columns: name to N values, repeated like the prompts.
         step: the learner step, for functions that name it.
+        tokens: N lists of the completions' token ids.
+        turns: N lists with the turn of each token; None: one turn a completion.
 
     Returns:
         The totals, which of them are valid, the parts, and the failures.
 
     Raises:
         TaskError: before any call, if a function's signature names a column that is not there,
-            two functions share a name, or the lists differ in length.
+            two functions share a name, the lists differ in length, or a function gives numbers
+            for tokens that are not known.
     """
     count = len(completions)
     _check_lengths(count, prompts, columns)
+    check_tokens(count, tokens, turns)
+    if turns is None and tokens is not None:
+        turns = [[0] * len(ids) for ids in tokens]
     names = tuple(reward.name for reward in rewards)
     if len(set(names)) < len(names):
         raise TaskError(f"Reward functions must have distinct names, got {', '.join(names)}.")
     if not rewards:
         raise TaskError("There is no reward function to score with; give at least one.")
-    calls = [
-        bind(
-            reward, Arguments(prompts=prompts, completions=completions, columns=columns, step=step)
-        )
-        for reward in rewards
-    ]
+    given = Arguments(prompts, completions, columns, step, tokens, turns)
+    calls = [(bind(reward, given), parts_of(reward, tokens, turns)) for reward in rewards]
     components = np.full((len(rewards), count), np.nan, np.float32)
     failed = np.zeros((len(rewards), count), bool)
-    last_error = None
-    for row, (reward, call) in enumerate(zip(rewards, calls, strict=True)):
-        outcome = _outcome(reward.name, call, count)
+    last_error, in_parts = None, []
+    for row, (reward, (call, parts)) in enumerate(zip(rewards, calls, strict=True)):
+        outcome = _outcome(reward.name, call, count, parts)
+        if parts is not None:
+            in_parts.append([reward.weight * one for one in outcome.parts])
         components[row], failed[row] = outcome.values, outcome.failed
         last_error = outcome.error or last_error
     total, overflow = _total(components, [reward.weight for reward in rewards])
@@ -118,7 +130,15 @@ def score(
         names=names,
         failures=dict(failures),
         last_error=last_error,
+        token_rewards=_added(in_parts),
     )
+
+
+def _added(in_parts: list[list[np.ndarray]]) -> tuple[np.ndarray, ...] | None:
+    """The N arrays of several functions, added up; None without a function."""
+    if not in_parts:
+        return None
+    return tuple(np.asarray(sum(arrays), np.float32) for arrays in zip(*in_parts, strict=True))
 
 
 def accuracy(task: Task, scores: Scores) -> np.ndarray | None:
@@ -153,7 +173,7 @@ def check_rewards(rewards: Sequence[RewardFunction], columns: Sequence[str]) -> 
     """
     nothing: dict[str, Sequence[Any]] = {name: [] for name in columns}
     for reward in rewards:
-        bind(reward, Arguments(prompts=[], completions=[], columns=nothing, step=0))
+        bind(reward, Arguments([], [], nothing, 0, [], []))
 
 
 def gather_columns(examples: Sequence[Example], repeats: int = 1) -> dict[str, list[Any]]:
@@ -198,39 +218,55 @@ def _check_lengths(
 
 @dataclass(frozen=True, eq=False)
 class _Outcome:
-    """One function's `[N]` values (NaN where none), `[N]` failures, and the latest in words."""
+    """One function's `[N]` values (NaN where none), `[N]` failures, and the latest in words.
+
+    `parts` holds N arrays `[T_n]` where the function gives numbers for tokens or turns.
+    """
 
     values: np.ndarray
     failed: np.ndarray
     error: str | None
+    parts: list[np.ndarray]
 
 
-def _outcome(name: str, call: Callable[[], Any], count: int) -> _Outcome:
+def _outcome(
+    name: str, call: Callable[[], Any], count: int, parts: Parts | None = None
+) -> _Outcome:
     nothing = np.full(count, np.nan, np.float32)
     everything = np.ones(count, bool)
+    zeros = [np.zeros(length, np.float32) for length in parts.lengths] if parts else []
     try:
         returned = call()
     except Exception as error:
-        return _Outcome(nothing, everything, f"reward function {name!r} {_raised(error)}")
-    problem = _shape_problem(returned, count)
+        return _Outcome(nothing, everything, f"reward function {name!r} {_raised(error)}", zeros)
+    problem = _shape_problem(returned, count, "numbers" if parts is None else "lists of numbers")
     if problem:
-        return _Outcome(nothing, everything, f"reward function {name!r} returned {problem}")
+        return _Outcome(nothing, everything, f"reward function {name!r} returned {problem}", zeros)
     values, failed, error = nothing, np.zeros(count, bool), None
     for position, item in enumerate(returned):
         if item is None:
             continue
-        value = _as_float32(item)
+        problem = None
+        if parts is not None and not isinstance(item, Exception):
+            found = parts.read(item, position, _as_float32)
+            if isinstance(found, str):
+                value, problem = None, found
+            else:
+                zeros[position], value = found, _as_float32(found.sum(dtype=np.float64))
+        else:
+            value = _as_float32(item)
         if value is None or not math.isfinite(value):
             failed[position] = True
-            error = f"reward function {name!r} {_bad_item(item)} for completion {position}"
+            problem = problem or f"{_bad_item(item)} for completion {position}"
+            error = f"reward function {name!r} {problem}"
         else:
             values[position] = value
-    return _Outcome(values, failed, error)
+    return _Outcome(values, failed, error, zeros)
 
 
-def _shape_problem(returned: Any, count: int) -> str | None:
+def _shape_problem(returned: Any, count: int, kind: str) -> str | None:
     """What is wrong with the whole answer of a reward function, or None."""
-    expected = f"expected a list of {count} numbers or Nones, one a completion"
+    expected = f"expected a list of {count} {kind} or Nones, one a completion"
     if _as_float32(returned) is not None:
         return f"the bare number {returned!r}; {expected}"
     unordered = isinstance(returned, str | bytes | Mapping | Set)

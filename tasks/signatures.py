@@ -9,6 +9,8 @@ from typing import Any
 
 from .types import Prompt, RewardFunction, TaskError
 
+# What reaches a function only if it names it: `**kwargs` is for columns.
+OPTIONAL = ("step", "tokens", "turns")
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
@@ -21,14 +23,17 @@ class Arguments:
     completions: Sequence[str]
     columns: Mapping[str, Sequence[Any]]
     step: int | None
+    tokens: Sequence[Sequence[int]] | None = None
+    turns: Sequence[Sequence[int]] | None = None
 
     def known(self) -> dict[str, Any]:
         """All arguments by name; lists, so that no function can change another's."""
         named: dict[str, Any] = {name: list(values) for name, values in self.columns.items()}
         named["prompts"] = list(self.prompts)
         named["completions"] = list(self.completions)
-        if self.step is not None:
-            named["step"] = self.step
+        for name in OPTIONAL:
+            if self.__dict__[name] is not None:
+                named[name] = self.step if name == "step" else list(self.__dict__[name])
         return named
 
 
@@ -57,9 +62,8 @@ def bind(reward: RewardFunction, arguments: Arguments) -> Callable[[], Any]:
     for parameter in rest:
         _check(reward, parameter, known)
     if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in rest):
-        # `step` reaches a function only if it names it: **kwargs is for columns.
         named = {p.name for p in rest if p.kind in _NAMED}
-        chosen = {k: v for k, v in known.items() if k != "step" or k in named}
+        chosen = {k: v for k, v in known.items() if k not in OPTIONAL or k in named}
     else:
         chosen = {p.name: known[p.name] for p in rest if p.kind in _NAMED and p.name in known}
     return lambda: reward.function(*first, **chosen)
@@ -87,7 +91,7 @@ def _takes_positions(parameters: list[inspect.Parameter], known: Mapping[str, An
     if _starts_with_star(parameters):
         return True
     first = [p for p in parameters[:2] if p.kind in _POSITIONAL]
-    return len(first) == 2 and not any(p.name in known or p.name == "step" for p in first)
+    return len(first) == 2 and not any(p.name in known or p.name in OPTIONAL for p in first)
 
 
 def _check(reward: RewardFunction, parameter: inspect.Parameter, known: Mapping[str, Any]) -> None:
@@ -100,13 +104,14 @@ def _check(reward: RewardFunction, parameter: inspect.Parameter, known: Mapping[
         )
     if parameter.name in known or parameter.default is not inspect.Parameter.empty:
         return
-    columns = sorted(set(known) - {"prompts", "completions", "step"})
-    if parameter.name == "step":
+    columns = sorted(set(known) - {"prompts", "completions", *OPTIONAL})
+    if parameter.name in OPTIONAL:
         raise TaskError(
-            f"Reward function {reward.name!r} asks for 'step', but no step was given to `score`."
+            f"Reward function {reward.name!r} asks for {parameter.name!r}, but `score` was given "
+            f"no {parameter.name}."
         )
     raise TaskError(
         f"Reward function {reward.name!r} asks for the column {parameter.name!r}, which the data "
         f"does not have. Columns: {', '.join(columns) or 'none'}; besides them it may name "
-        "prompts, completions and step."
+        "prompts, completions, step, tokens and turns."
     )

@@ -5,15 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol, get_args
 
 from ..registry import ZootomyError
 
 Prompt = str | list[dict[str, Any]]
 """Plain text, or chat messages `[{"role": ..., "content": ...}, ...]`."""
 
-RESERVED = ("prompts", "completions", "step")
+RESERVED = ("prompts", "completions", "step", "tokens", "turns")
 """Arguments a reward function gets from the library; no column may carry these names."""
+
+Per = Literal["completion", "token", "turn"]
+"""What a reward function gives a number for."""
 
 
 class TaskError(ZootomyError):
@@ -82,14 +85,19 @@ class RewardFunction:
         name: what metrics and errors call it.
         function: `f(prompts, completions, **columns) -> list[float | None]`, see `score`.
         weight: its factor in the total reward.
+        per: what it gives a number for: a `completion`; or, with a list of numbers a completion,
+            each `token` of it (the stop token included) or each `turn`. A turn's reward stands on
+            its last token, and the completion's is the sum.
 
     Raises:
-        TaskError: if the function cannot be called or the weight is not a finite number.
+        TaskError: if the function cannot be called, the weight is not a finite number, or `per`
+            is none of the three words.
     """
 
     name: str
     function: Callable[..., Any]
     weight: float = 1.0
+    per: Per = "completion"
 
     def __post_init__(self) -> None:
         if not callable(self.function):
@@ -99,6 +107,12 @@ class RewardFunction:
         if not math.isfinite(self.weight):
             raise TaskError(
                 f"Reward function {self.name!r} has weight {self.weight!r}; give a finite number."
+            )
+
+        if self.per not in get_args(Per):
+            raise TaskError(
+                f"Reward function {self.name!r}: per must be {' or '.join(get_args(Per))}, got "
+                f"{self.per!r}."
             )
 
     def __call__(self, *arguments: Any, **columns: Any) -> Any:

@@ -17,17 +17,22 @@ from types import ModuleType
 from typing import Any, overload
 
 from ..registry.errors import unknown_name
-from .types import RewardFunction, TaskError
+from .types import Per, RewardFunction, TaskError
 
 
 @overload
 def reward_function(function: Callable[..., Any], /) -> RewardFunction: ...
 @overload
 def reward_function(
-    *, weight: float = ..., name: str | None = ...
+    *, weight: float = ..., name: str | None = ..., per: Per = ...
 ) -> Callable[[Callable[..., Any]], RewardFunction]: ...
 def reward_function(
-    function: Callable[..., Any] | None = None, /, *, weight: float = 1.0, name: str | None = None
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    weight: float = 1.0,
+    name: str | None = None,
+    per: Per = "completion",
 ) -> RewardFunction | Callable[[Callable[..., Any]], RewardFunction]:
     """Mark a function as a reward, `@reward_function` or `@reward_function(weight=0.5)`.
 
@@ -35,13 +40,14 @@ def reward_function(
         function: `f(prompts, completions, **columns) -> list[float | None]`.
         weight: its factor in the total reward.
         name: what metrics call it; None: the function's own name.
+        per: what it gives a number for: a `completion`, each `token` of it, or each `turn`.
 
     Returns:
         The `RewardFunction`, which can still be called like the function.
     """
 
     def mark(function: Callable[..., Any]) -> RewardFunction:
-        return RewardFunction(function.__name__ if name is None else name, function, weight)
+        return RewardFunction(function.__name__ if name is None else name, function, weight, per)
 
     return mark if function is None else mark(function)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ...registry import describe, unknown_name
+from ...registry import ZootomyError, describe, unknown_name
 from ..algorithm import Algorithm
 from .critics import CRITICS
 from .groups import GROUPS
@@ -55,6 +55,12 @@ def algorithm(name: str, /, **overrides: Any) -> Algorithm:
     base, plus, correction = (name, "", "") if name in ALIASES else name.rpartition("+")
     base = base if plus or name in ALIASES else name
     base = ALIASES.get(base, base)
+    first, again, before = base.rpartition("+")
+    if again and base not in ZOO and ALIASES.get(first, first) in ZOO:
+        raise ZootomyError(
+            f"{name!r} names two corrections, {before!r} and {correction!r}, and an algorithm has "
+            f"one: write {first}+{before} or {first}+{correction}."
+        )
     if base not in ZOO:
         raise unknown_name("algorithm", name, (*ZOO, *ALIASES))
     entry = Algorithm(name=base, **ZOO[base])

@@ -2,11 +2,12 @@
 
 import shlex
 
+import make_reference
 import pytest
 import yaml
 from pages import ROOT, fences, run_python
 from zootomy.cli import main
-from zootomy.registry import registry
+from zootomy.registry import registry, slot
 
 PAGE = ROOT / "docs" / "extending.md"
 TINY = shlex.split(
@@ -29,7 +30,10 @@ def folder(tmp_path_factory):
 
 
 def test_the_page_holds_what_is_run_here(folder):
-    assert [title for title, _ in fences(PAGE, "python") if title] == ["my_blocks.py"]
+    assert [title for title, _ in fences(PAGE, "python") if title] == [
+        "my_blocks.py",
+        "my_slot.py",
+    ]
     assert len(fences(PAGE, "python")) > 10
     assert (folder / "mine.yaml").is_file()
 
@@ -45,10 +49,26 @@ def test_command_lines(folder, line, capsys):
     code = main([*arguments, *(TINY if training else ())])
     assert (code, capsys.readouterr().err) == (0, "")
     if training:
-        run = "mine_too" if "--config" in arguments else "mine"
-        written = yaml.safe_load((folder / "runs" / run / "run.yaml").read_text())
-        assert written["algorithm"]["policy_loss"] == {"name": "negative_only", "floor": -2.0}
+        run = "runs/mine_too" if "--config" in arguments else arguments[-1]
+        written = yaml.safe_load((folder / run / "run.yaml").read_text())["algorithm"]
+        if run == "runs/damped":
+            damping = {"name": "rare", "floor": -5.0, "factor": 0.1}
+            assert written["plugins"] == {"damping": damping}
+        else:
+            assert written["policy_loss"] == {"name": "negative_only", "floor": -2.0}
+
+
+def test_a_slot_of_a_plug_in_has_a_page_in_the_reference(folder):
+    page = make_reference.slot_page(slot("damping"))
+    assert page.startswith("# damping\n\nHow far is an advantage trusted?\n")
+    assert (
+        "| [`rare`](#rare) | Actions that were sampled against the odds count for less. |" in page
+    )
+    assert "- defined in: `my_slot.py`\n" in page
+    assert "| `floor` | float | `-5.0` | the log-probability below which" in page
 
 
 def test_there_are_command_lines():
-    assert [line.split()[1] for line in LINES] == ["show", "train", "train", "diff"]
+    assert [line.split()[1] for line in LINES] == [
+        "show", "train", "train", "diff", "train", "show", "find",
+    ]  # fmt: skip

@@ -137,8 +137,8 @@ class TestRefusals:
         with pytest.raises(ZootomyError) as error:
             make_learner("pico", seed=1).restore(arrays, record)
         assert str(error.value) == (
-            "The checkpoint was written with another seed: it has 0, this run has 1. Start a new "
-            "run folder, or resume with the same seed."
+            "The checkpoint was written with another seed (its own → this run's): seed: 0 → 1. "
+            "Start a new run folder, or resume with the same seed."
         )
         with pytest.raises(ZootomyError, match="The checkpoint was written with another algorithm"):
             make_learner("dr_grpo").restore(arrays, record)

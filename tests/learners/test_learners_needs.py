@@ -79,6 +79,13 @@ def test_a_greedy_completion_a_prompt_is_the_baseline(tiny_learner):
     expected = share(None, [decode(group[0].tokens.tolist()) for group in texts])
     np.testing.assert_allclose(seen[0].baseline[1:], expected[1:], rtol=1e-6)
     assert np.isnan(seen[0].baseline[0])
+    # They were sampled like any others, and count in the speed.
+    groups = report.collected.groups
+    assert [group.greedy_tokens for group in groups] == [len(one.tokens) for (one,) in texts]
+    sampled = [one for group in groups for one in group.completions] + [one for (one,) in texts]
+    tokens = sum(len(one.tokens) for one in sampled)
+    metrics = report.metrics
+    np.testing.assert_allclose(metrics["tokens_per_second"] * metrics["time/step"], tokens)
     assert np.isfinite(report.metrics["policy_loss"])
 
 

@@ -19,7 +19,7 @@ from zootomy.learners import BatchConfig, EvaluationConfig, Learner, WarmupConfi
 from zootomy.learners.run import train
 from zootomy.learners.run_config import (
     CheckpointConfig,
-    ModelConfig,
+    ModelSource,
     RewardModelConfig,
     RunConfig,
     read_yaml,
@@ -33,7 +33,7 @@ QUIET = Console(quiet=True)
 def config(folder: Path, steps: int = 5) -> RunConfig:
     return RunConfig(
         task=TaskConfig(name="arithmetic", options={"terms": 2}, train_size=23, eval_size=6),
-        model=ModelConfig(preset="tiny"),
+        model=ModelSource(preset="tiny"),
         rollout=z.RolloutConfig(max_prompt_tokens=4, max_new_tokens=3),
         batch=BatchConfig(full=4, mini=2, group_size=2, epochs=2),
         # A schedule, and an optimizer with moments: both must go on where they were.
@@ -125,8 +125,16 @@ def test_resuming_where_nothing_began_is_an_error(tmp_path):
 
 def test_resuming_with_other_settings_is_an_error(uninterrupted):
     other = replace(config(uninterrupted), seed=1)
-    with pytest.raises(z.ZootomyError, match=r"has seed = 0, this one has 1"):
+    with pytest.raises(z.ZootomyError, match=r"\n  seed: 0 → 1\nResume"):
         train(ALGORITHM, other, resume=True, console=QUIET)
+    batch = replace(other.batch, group_size=7)
+    with pytest.raises(z.ZootomyError) as caught:
+        train(ALGORITHM, replace(other, batch=batch), resume=True, console=QUIET)
+    assert str(caught.value) == (
+        f"The run in {str(uninterrupted)!r} has other settings (its own → given):\n"
+        f"  batch.group_size: {config(uninterrupted).batch.group_size} → 7\n  seed: 0 → 1\n"
+        f"Resume it as it is, or start a new folder."
+    )
     changed = ALGORITHM.override({"policy_loss.clip_high": 0.3})
     with pytest.raises(z.ZootomyError, match=r"policy_loss.clip_high: 0.2 → 0.3"):
         train(changed, config(uninterrupted), resume=True, console=QUIET)
@@ -138,7 +146,7 @@ def test_a_checkpoint_of_another_model_is_refused(uninterrupted, tmp_path):
 
     folder = tmp_path / "copy"
     shutil.copytree(uninterrupted, folder)
-    other = replace(config(folder), model=ModelConfig(preset="small"), steps=6)
+    other = replace(config(folder), model=ModelSource(preset="small"), steps=6)
     write_yaml(folder / "run.yaml", ALGORITHM.resolve_length(3), other)
     with pytest.raises(z.ZootomyError, match=r"checkpoint of step 5"):
         train(ALGORITHM, other, resume=True, console=QUIET)
@@ -190,6 +198,9 @@ def test_what_cannot_be_trained_is_refused_before_the_warm_up(tmp_path, monkeypa
     greedy = replace(config(tmp_path), rollout=replace(config(tmp_path).rollout, temperature=0.0))
     with pytest.raises(z.ZootomyError, match=r"rollout.temperature is 0"):
         train(z.algorithm("rloo"), greedy, console=QUIET)
+    short = replace(config(tmp_path).rollout, max_prompt_tokens=3)
+    with pytest.raises(z.ZootomyError, match=r"^held-out prompt 0 has 4 tokens; max_prompt_toke"):
+        train(z.algorithm("rloo"), replace(config(tmp_path), rollout=short), console=QUIET)
     with pytest.raises(z.ZootomyError, match=r"clip_high"):
         train(
             z.algorithm("rloo", **{"policy_loss.clip_high": -0.3}), config(tmp_path), console=QUIET

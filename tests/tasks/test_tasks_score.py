@@ -182,7 +182,7 @@ def test_step_goes_to_functions_that_name_it():
     with pytest.raises(TaskError) as error:
         judge(named)
     assert str(error.value) == (
-        "Reward function 'f0' asks for 'step', but no step was given to `score`."
+        "Reward function 'f0' asks for 'step', but `score` was given no step."
     )
 
 
@@ -217,7 +217,8 @@ def test_missing_column_is_an_error_before_any_call():
         judge(first, second, columns={"level": [1, 2, 3], "answer": ["x"] * 3})
     assert str(error.value) == (
         "Reward function 'f1' asks for the column 'answr', which the data does not have. Columns: "
-        "answer, level; besides them it may name prompts, completions and step."
+        "answer, level; besides them it may name prompts, completions, step, tokens "
+        "and turns."
     )
     assert called == []
     with pytest.raises(TaskError, match="'answr'"):
