@@ -34,6 +34,8 @@ class Rollouts(NamedTuple):
         sum_pi_squared: `[N, T]` sum of the squared probabilities at each action.
         entropy: `[N, T]` the policy's entropy at each action before the update, in nats.
         turn_ids: `[N, T]` int, the turn of each action.
+        kl: `[N, T]` the distance to the reference before the update, where the estimator needs
+            whole distributions; `assemble(...).distance` measures it.
     """
 
     rewards: jax.Array
@@ -52,6 +54,7 @@ class Rollouts(NamedTuple):
     sum_pi_squared: jax.Array | None = None
     turn_ids: jax.Array | None = None
     entropy: jax.Array | None = None
+    kl: jax.Array | None = None
 
 
 class Experience(NamedTuple):
@@ -104,7 +107,7 @@ def check_shapes(rollouts: Rollouts) -> None:
         ("P", (prompts,), ("baseline", "scale")),
         ("N", (rows,), ("next_values",)),
         ("N, T", (rows, width), ("mask", "old_logp", "rollout_logp", "ref_logp")),
-        ("N, T", (rows, width), ("values", "sum_pi_squared", "turn_ids", "entropy")),
+        ("N, T", (rows, width), ("values", "sum_pi_squared", "turn_ids", "entropy", "kl")),
     ):
         for name in names:
             array = rollouts._asdict()[name]

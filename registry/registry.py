@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 from .contract import BlockInfo, check_words, inspect_block
@@ -26,6 +26,7 @@ def register(
     aliases: Iterable[str] = (),
     paper: str = "",
     needs: Iterable[str] = (),
+    needs_when: Mapping[str, Mapping[str, tuple[Any, ...]]] | None = None,
     replace: bool = False,
 ) -> Callable[[Function], Function]:
     """Give a function a name in a slot; the function itself is returned unchanged.
@@ -40,6 +41,8 @@ def register(
         aliases: other names, e.g. those that peers use.
         paper: the source, e.g. `"arXiv:1707.06347"`.
         needs: what a run must provide for it, e.g. `("critic",)`.
+        needs_when: needs that hold for some values of a hyperparameter alone, e.g.
+            `{"logits": {"estimator": ("full",)}}`.
         replace: put it in the place of a block of that name.
 
     Returns:
@@ -58,7 +61,9 @@ def register(
     check_words(slot, name, aliases=aliases, needs=needs)
 
     def decorate(function: Function) -> Function:
-        info = inspect_block(place, name, tuple(aliases), paper, frozenset(needs), function)
+        info = inspect_block(
+            place, name, tuple(aliases), paper, frozenset(needs), needs_when or {}, function
+        )
         _refuse_duplicates(info, replace)
         if replace:
             _remove(slot, name)
