@@ -175,7 +175,13 @@ def nll_positives(
     return -masked(logp, good)
 
 
-@register("regularizer", "distillation", paper="arXiv:2306.13649", needs=("reference",))
+@register(
+    "regularizer",
+    "distillation",
+    paper="arXiv:2306.13649",
+    needs=("reference",),
+    needs_when={"logits": {"estimator": ("full", "top_k")}},
+)
 def distillation(
     logp: jax.Array,
     ref_logp: jax.Array | None,
@@ -183,29 +189,35 @@ def distillation(
     advantages: jax.Array,
     mask: jax.Array,
     *,
-    estimator: Literal["k1", "k2", "k3", "abs", "top_k"] = "k1",
+    estimator: Literal["k1", "k2", "k3", "abs", "full", "top_k"] = "k1",
     clamp: float = 20.0,
     clamp_out: float | None = None,
     gradient: kl_estimator.Gradient = "k2",
+    direction: Literal["reverse", "forward"] = "reverse",
+    k: int | None = None,
 ) -> jax.Array:
     """On-policy distillation: the distance to a teacher, given as the reference.
 
         kl(logπ_t, logπ_teacher,t), with the estimator's formula
 
-    Differs from the regularizer `kl` in its defaults alone: the value is the log-ratio and the
-    gradient is that of the true KL. With the estimator "top_k" the log-probabilities are
-    those of the teacher's K best tokens.
+    With the estimator of a sampled token it differs from the regularizer `kl` in its defaults
+    alone: the value is the log-ratio and the gradient is that of the true KL. With "full" and
+    "top_k" the log-probabilities are those of every token, or of the teacher's best.
 
     Args:
-        logp: `[N, T]` log-probabilities under the policy, in nats; `[N, T, K]` for "top_k".
-        ref_logp: `[N, T]` those under the teacher; `[N, T, K]` for "top_k".
+        logp: `[N, T]` log-probabilities under the policy, in nats; `[N, T, V]` for "full",
+            `[N, T, K]` or `[N, T, V]` for "top_k".
+        ref_logp: `[N, T]` those under the teacher; as wide as `logp`.
         entropy: `[N, T]` or None, not used.
         advantages: `[N, T]`, not used.
         mask: `[N, T]` 1 on actions.
         estimator: which formula, as in the slot `kl_estimator`.
         clamp: bound on k3's exponent; the others have none.
-        clamp_out: bound on the result; not for "top_k".
-        gradient: "value", or "k2": the gradient of d²/2 whatever the value; not for "top_k".
+        clamp_out: bound on the result; not for "full" and "top_k".
+        gradient: "value", or "k2": the gradient of d²/2 whatever the value; not for "full" and
+            "top_k", whose own gradient is the true one.
+        direction: for "full": "reverse" KL(π ‖ teacher), or "forward" KL(teacher ‖ π).
+        k: for "top_k": how many of the given tokens count, the teacher's best; None: all.
 
     Returns:
         `[N, T]` float32, 0 where the mask is 0.
@@ -217,15 +229,18 @@ def distillation(
     """
     name = "regularizer distillation"
     ref_logp = required(name, "ref_logp", ref_logp, "give the run a teacher as its reference")
-    if estimator == "top_k":
+    if estimator in ("full", "top_k"):
         if logp.ndim != 3 or logp.shape[:2] != mask.shape:
+            axes = "[N, T, K]" if estimator == "top_k" else "[N, T, V]"
             raise ZootomyError(
-                f"{name}: with top_k, logp must be [N, T, K] of the mask's {list(mask.shape)}, "
-                f"got {list(logp.shape)}."
+                f"{name}: with {estimator}, logp must be {axes} of the mask's "
+                f"{list(mask.shape)}, got {list(logp.shape)}."
             )
         wide = jnp.broadcast_to(mask[..., None], logp.shape)
-        teacher = masked(ref_logp, wide)
-        return masked(kl_estimator.top_k(masked(logp, wide), teacher), mask)
+        policy, teacher = masked(logp, wide), masked(ref_logp, wide)
+        if estimator == "top_k":
+            return masked(kl_estimator.top_k(policy, teacher, k=k), mask)
+        return masked(kl_estimator.full(policy, teacher, direction=direction), mask)
     same_shape(name, logp=logp, ref_logp=ref_logp, mask=mask)
     logp, ref_logp = masked(logp, mask), masked(ref_logp, mask)
     return kl_estimator.estimate(

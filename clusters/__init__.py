@@ -1,12 +1,12 @@
 """The models of a run on their meshes: passes, updates, weights to the engine, checkpoints."""
 
-from .checkpoint import Checkpoints
-from .cluster import Cluster, ClusterState
+from .checkpoint import Checkpoints, ClusterState
+from .cluster import Cluster
 from .config import ClusterConfig, data_mesh
 from .optimizer import OptimizerConfig, make_optimizer, make_schedule, optimizer_names
 from .packing import MicroBatch, Rows, Sequences, pack
 from .passes import UpdateResult
-from .programs import LossFunction, ModelOutputs
+from .programs import LossFunction, ModelOutputs, Wanted
 from .roles import Role
 from .trained import NonFiniteError
 
@@ -24,6 +24,7 @@ __all__ = [
     "Rows",
     "Sequences",
     "UpdateResult",
+    "Wanted",
     "data_mesh",
     "make_optimizer",
     "make_schedule",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,19 @@ import orbax.checkpoint as ocp
 
 from ..registry import ZootomyError
 from .naming import from_named, named_leaves, same_structure
+
+
+@dataclass(frozen=True)
+class ClusterState:
+    """All that a cluster needs to go on as if it had not been interrupted.
+
+    Attributes:
+        arrays: role -> weights and optimizer state.
+        counters: plain numbers: the weights' version, the steps of each optimizer.
+    """
+
+    arrays: dict[str, Any]
+    counters: dict[str, Any]
 
 
 class Checkpoints:

@@ -2,36 +2,23 @@
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
+import jax
 import numpy as np
 
 from ..models import Decoder, RewardModel, ValueModel
 from ..registry import ZootomyError
 from ..rollout.types import Completion, Request, RolloutEngine, SamplingParams
-from .config import ClusterConfig
+from .checkpoint import ClusterState
+from .config import ClusterConfig, resolve_row_length
 from .optimizer import OptimizerConfig
 from .packing import Sequences
 from .passes import Passes, UpdateResult, check_batch
-from .programs import LossFunction, Wanted
+from .programs import LossFunction, ModelOutputs, Wanted
 from .roles import POLICY_ROLES, TRAINED_ROLES, Role, find_role
 from .trained import RoleModel, TrainedModel
-
-
-@dataclass(frozen=True)
-class ClusterState:
-    """All that a cluster needs to go on as if it had not been interrupted.
-
-    Attributes:
-        arrays: role -> weights and optimizer state.
-        counters: plain numbers: the weights' version, the steps of each optimizer.
-    """
-
-    arrays: dict[str, Any]
-    counters: dict[str, Any]
 
 
 class Cluster:
@@ -73,7 +60,7 @@ class Cluster:
         self.config = config
         self.engine = engine
         self.version = 0
-        self.row_length = _row_length(config, max_tokens)
+        self.row_length = resolve_row_length(config, max_tokens)
         self._vocab_size = actor.config.vocab_size
         self._passes = Passes(config, self.row_length, self._vocab_size, actor.config.hidden_size)
         self.micro_rows = config.rows(self.row_length)
@@ -116,6 +103,7 @@ class Cluster:
         temperature: float,
         with_entropy: bool = False,
         with_sum_pi_squared: bool = False,
+        with_hidden: bool = False,
     ) -> dict[str, np.ndarray]:
         """Log-probabilities of the completions' tokens.
 
@@ -125,6 +113,7 @@ class Cluster:
             temperature: of the distribution, the one that was sampled from.
             with_entropy: also the entropy of that distribution.
             with_sum_pi_squared: also the sum of its squared probabilities.
+            with_hidden: also `hidden` `[N, T, D]`, from which it follows by the head's kernel.
 
         Returns:
             `logp` (and `entropy`, `sum_pi_squared`), each `[N, T]` float32, 0 past the end.
@@ -135,8 +124,33 @@ class Cluster:
         """
         if find_role(role) not in POLICY_ROLES:
             raise ZootomyError(f"The {role} gives no log-probabilities; ask actor or reference.")
-        wanted = Wanted(entropy=with_entropy, sum_pi_squared=with_sum_pi_squared)
+        wanted = Wanted(with_entropy, with_sum_pi_squared, hidden=with_hidden)
         return self._passes.forward(self._model(role), sequences, temperature, wanted)
+
+    def head_kernel(self, role: Role) -> jax.Array:
+        """`[D, V]`: the present head of the actor or the reference."""
+        return self._model(role).head_kernel()
+
+    def measure(
+        self,
+        role: Role,
+        sequences: Sequences,
+        batch: Any,
+        function: Callable[[ModelOutputs, Any, Any], dict[str, jax.Array]],
+        *,
+        temperature: float,
+        coefficients: Any = None,
+        wanted: Wanted,
+    ) -> dict[str, np.ndarray]:
+        """What a function makes of a pass without gradient: arrays `[N, ...]` by name.
+
+        As `update`, with arrays `[M, ...]` for a loss; `wanted` is what it reads of the outputs.
+        """
+        check_batch(batch, len(sequences))
+        return self._passes.measure(
+            self._model(role), sequences, batch, function,
+            temperature=temperature, coefficients=coefficients, wanted=wanted,
+        )  # fmt: skip
 
     def values(self, sequences: Sequences) -> np.ndarray:
         """The critic's value of the state before each action, `[N, T]` float32."""
@@ -165,6 +179,7 @@ class Cluster:
         with_entropy: bool = False,
         with_sum_pi_squared: bool = False,
         whole: bool = False,
+        with_head: bool = False,
     ) -> UpdateResult:
         """One optimizer step on a mini-batch, in as many micro-batches as it needs.
 
@@ -181,11 +196,12 @@ class Cluster:
             loss: `(ModelOutputs, batch, coefficients) -> (scalar, {name: (sum, weight)})`. Give the
                 same function each time: another one is another program.
             temperature: of the actor's log-probabilities.
-            coefficients: a tree of numbers that may change from step to step.
+            coefficients: a tree of numbers, or JAX arrays, that may change from step to step.
             with_entropy: whether the loss reads `outputs.entropy`.
             with_sum_pi_squared: whether the loss reads `outputs.sum_pi_squared`.
             whole: the loss couples the sequences of a micro-batch, so that it must see all of them
                 at once.
+            with_head: whether the loss reads `outputs.head`.
 
         Returns:
             What the step did.
@@ -195,8 +211,9 @@ class Cluster:
             ZootomyError: leaves that do not fit, or a step after the schedule has ended.
         """
         trained = self._trained(role)
-        wanted = Wanted(with_entropy, with_sum_pi_squared, trained.role is Role.CRITIC)
-        if wanted.values and (with_entropy or with_sum_pi_squared):
+        critic = trained.role is Role.CRITIC
+        wanted = Wanted(with_entropy, with_sum_pi_squared, critic, head=with_head)
+        if critic and (with_entropy or with_sum_pi_squared or with_head):
             raise ZootomyError("A critic has values only; entropy and the like are the actor's.")
         check_batch(batch, len(sequences))
         return self._passes.update(
@@ -301,16 +318,3 @@ class Cluster:
         if self.engine is None:
             raise ZootomyError("This cluster has no rollout engine; give one when it is made.")
         return self.engine
-
-
-def _row_length(config: ClusterConfig, max_tokens: int | None) -> int:
-    if config.row_length is None and max_tokens is None:
-        raise ZootomyError("Give row_length in the ClusterConfig, or max_tokens to the Cluster.")
-    if config.row_length is None:
-        return operator.index(max_tokens)  # type: ignore[arg-type]
-    if max_tokens is not None and config.row_length < max_tokens:
-        raise ZootomyError(
-            f"row_length={config.row_length} is shorter than the longest sequence of the run, "
-            f"{max_tokens} tokens; raise row_length, or lower the prompt or completion limit."
-        )
-    return config.row_length

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated
@@ -150,3 +151,21 @@ def _checked(mesh: Mesh) -> Mesh:
             )
     # jax.make_mesh gives explicit axes, under which gathers ask for shardings by hand.
     return Mesh(mesh.devices, mesh.axis_names)
+
+
+def resolve_row_length(config: ClusterConfig, max_tokens: int | None) -> int:
+    """L, tokens a row: what is configured, or the longest sequence of the run.
+
+    Raises:
+        ZootomyError: if there is neither, or a sequence would not fit into a row.
+    """
+    if config.row_length is None and max_tokens is None:
+        raise ZootomyError("Give row_length in the ClusterConfig, or max_tokens to the Cluster.")
+    if config.row_length is None:
+        return operator.index(max_tokens)  # type: ignore[arg-type]
+    if max_tokens is not None and config.row_length < max_tokens:
+        raise ZootomyError(
+            f"row_length={config.row_length} is shorter than the longest sequence of the run, "
+            f"{max_tokens} tokens; raise row_length, or lower the prompt or completion limit."
+        )
+    return config.row_length

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,16 @@ from jax.sharding import NamedSharding, PartitionSpec
 from ..registry import ZootomyError
 from .config import DATA_AXIS, ClusterConfig
 from .packing import MicroBatch, Sequences, fitting_shape, pack
-from .programs import LossFunction, ModelOutputs, Split, Total, Wanted, accumulate, forward
+from .programs import (
+    LossFunction,
+    ModelOutputs,
+    Split,
+    Total,
+    Wanted,
+    accumulate,
+    forward,
+    measure,
+)
 from .shapes import Shape, row_shapes
 from .trained import RoleModel, TrainedModel
 
@@ -79,9 +88,32 @@ class Passes:
         for micro in micros:
             rows = jax.device_put(micro.rows, self._over_rows)
             split = self._split(micro)
-            outputs.append(
-                forward(model.graph, model.params, model.rest, rows, scalar, wanted, split)
-            )
+            found = forward(model.graph, model.params, model.rest, rows, scalar, wanted, split)
+            outputs.append({k: x for k, x in found._asdict().items() if x is not None})
+        return _unpack(micros, jax.device_get(outputs), len(sequences))
+
+    def measure(
+        self,
+        model: RoleModel,
+        sequences: Sequences,
+        batch: Any,
+        function: Callable[[ModelOutputs, Any, Any], dict[str, jax.Array]],
+        *,
+        temperature: float,
+        coefficients: Any,
+        wanted: Wanted,
+    ) -> dict[str, np.ndarray]:
+        """A pass without gradient, and what a function makes of it; see `Cluster.measure`."""
+        micros = self._pack(sequences, self._forward_shapes)
+        scalars = self._scalars(temperature, coefficients)
+        outputs = []
+        for micro in micros:
+            rows, part = jax.device_put((micro.rows, micro.gather(batch)), self._over_rows)
+            found = measure(
+                model.graph, function, wanted, model.params, model.rest, rows, part, *scalars,
+                split=self._split(micro),
+            )  # fmt: skip
+            outputs.append(found)
         return _unpack(micros, jax.device_get(outputs), len(sequences))
 
     def update(
@@ -174,7 +206,9 @@ class Passes:
             raise ZootomyError(
                 f"temperature must be positive, got {temperature}; greedy tokens are scored at 1."
             )
-        values = jax.tree.map(lambda x: np.asarray(x, np.float32), coefficients)
+        values = jax.tree.map(
+            lambda x: x if isinstance(x, jax.Array) else np.asarray(x, np.float32), coefficients
+        )
         return jax.device_put((np.float32(temperature), values), self._replicated)
 
     def _pack(self, sequences: Sequences, shapes: list[Shape]) -> list[MicroBatch]:
@@ -208,15 +242,15 @@ def check_batch(batch: Any, n: int) -> None:
             )
 
 
-def _unpack(micros: list[MicroBatch], outputs: list[ModelOutputs], n: int) -> dict[str, np.ndarray]:
+def _unpack(
+    micros: list[MicroBatch], outputs: list[dict[str, np.ndarray]], n: int
+) -> dict[str, np.ndarray]:
     """Results `[M, ...]` of each micro-batch to `[N, ...]`, by name."""
     results = {}
-    for name, first in outputs[0]._asdict().items():
-        if first is None:
-            continue
-        results[name] = np.zeros((n, *first.shape[1:]), np.float32)
+    for name, first in outputs[0].items():
+        results[name] = np.zeros((n, *first.shape[1:]), first.dtype)
         for micro, output in zip(micros, outputs, strict=True):
-            micro.scatter(output._asdict()[name], results[name])
+            micro.scatter(output[name], results[name])
     return results
 
 

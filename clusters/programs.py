@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import optax
 from flax import nnx
 
-from ..models import token_stats
+from ..models import Head, token_stats
 from .packing import Rows
 
 
@@ -21,6 +21,8 @@ class Wanted(NamedTuple):
     entropy: bool = False
     sum_pi_squared: bool = False
     values: bool = False
+    hidden: bool = False  # for a result that leaves the program
+    head: bool = False  # for a loss within it
 
 
 class Split(NamedTuple):
@@ -51,6 +53,8 @@ class ModelOutputs(NamedTuple):
         sum_pi_squared: `[M, T]` float32, sum of the squared probabilities of that distribution.
         values: `[M, T]` float32, value of the state before each action.
         final_values: `[M]` float32, value of the state after the last action.
+        hidden: `[M, T, D]` the hidden states from which each action's distribution follows.
+        head: the distributions themselves, not computed yet; its hidden states are those.
     """
 
     logp: jax.Array | None = None
@@ -58,6 +62,8 @@ class ModelOutputs(NamedTuple):
     sum_pi_squared: jax.Array | None = None
     values: jax.Array | None = None
     final_values: jax.Array | None = None
+    hidden: jax.Array | None = None
+    head: Head | None = None
 
 
 LossFunction = Callable[[ModelOutputs, Any, Any], tuple[jax.Array, dict[str, Any]]]
@@ -125,7 +131,13 @@ def compute(
         )
         stats = jax.tree.map(lambda x: _pick(x, rows.index), stats)
     stats = jax.tree.map(lambda x: jnp.where(valid, x, 0.0), stats)
-    return ModelOutputs(stats.logp, stats.entropy, stats.sum_pi_squared)
+    outputs = ModelOutputs(stats.logp, stats.entropy, stats.sum_pi_squared)
+    if wanted.hidden or wanted.head:
+        picked = jnp.where(valid[..., None], _pick(hidden, rows.index), 0)
+        kernel, shape = model.head_kernel(), rows.tokens.shape
+        head = Head(picked, kernel, temperature, shape) if wanted.head else None
+        outputs = outputs._replace(hidden=picked if wanted.hidden else None, head=head)
+    return outputs
 
 
 def _values(model: Any, rows: Rows, valid: jax.Array) -> ModelOutputs:
@@ -158,14 +170,33 @@ def forward(
     split: Split = _WHOLE,
 ) -> ModelOutputs:
     """`compute`, compiled."""
-    if split.parts == 1:
-        return compute(graph, params, rest, rows, temperature, wanted, split)
 
     def one(part: Rows) -> ModelOutputs:
         return compute(graph, params, rest, part, temperature, wanted, split)
 
-    outputs = jax.lax.map(one, _cut(rows, split.parts))
-    return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), outputs)
+    return _in_parts(one, rows, split.parts)
+
+
+@functools.partial(jax.jit, static_argnames=("graph", "function", "wanted", "split"))
+def measure(
+    graph: Any,
+    function: Callable[[ModelOutputs, Any, Any], dict[str, jax.Array]],
+    wanted: Wanted,
+    params: Any,
+    rest: Any,
+    rows: Rows,
+    batch: Any,
+    temperature: jax.Array,
+    coefficients: Any,
+    split: Split = _WHOLE,
+) -> dict[str, jax.Array]:
+    """What a function makes of the outputs of one forward pass: arrays `[M, ...]` by name."""
+
+    def one(part: tuple[Rows, Any]) -> dict[str, jax.Array]:
+        outputs = compute(graph, params, rest, part[0], temperature, wanted, split)
+        return function(outputs, part[1], coefficients)
+
+    return _in_parts(one, (rows, batch), split.parts)
 
 
 @functools.partial(
@@ -219,6 +250,14 @@ def accumulate(
         return total, value, metrics
     total, (values, metrics) = jax.lax.scan(add, total, _cut((rows, batch), split.parts))
     return total, jnp.sum(values), {name: _merged(*pair) for name, pair in metrics.items()}
+
+
+def _in_parts(function: Callable[[Any], Any], tree: Any, parts: int) -> Any:
+    """What a function makes of the parts, one after the other: leaves `[M, ...]`."""
+    if parts == 1:
+        return function(tree)
+    found = jax.lax.map(function, _cut(tree, parts))
+    return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), found)
 
 
 def _cut(tree: Any, parts: int) -> Any:

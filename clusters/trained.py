@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import jax
@@ -19,6 +20,11 @@ from .roles import Role
 
 class NonFiniteError(ZootomyError):
     """A loss or gradient that is NaN or infinite; the weights are as they were before it."""
+
+
+@functools.partial(jax.jit, static_argnames=("graph",))
+def _head_kernel(graph: Any, params: Any, rest: Any) -> jax.Array:
+    return nnx.merge(graph, params, rest).head_kernel()
 
 
 class RoleModel:
@@ -40,6 +46,10 @@ class RoleModel:
     def model(self) -> Any:
         """The model with the present weights."""
         return nnx.merge(self.graph, self.params, self.rest)
+
+    def head_kernel(self) -> jax.Array:
+        """`[D, V]`: the present head of a language model."""
+        return _head_kernel(self.graph, self.params, self.rest)
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint must hold."""

@@ -163,7 +163,7 @@ def _block(place: Slot, info: BlockInfo) -> list[str]:
     facts = [
         ("also called", ", ".join(f"`{alias}`" for alias in info.aliases)),
         ("paper", _link(info.paper)),
-        ("needs", ", ".join(f"`{need}`" for need in sorted(info.needs))),
+        ("needs", ", ".join(_need(line) for line in info.needs_lines)),
         (
             "asks for",
             "; ".join(f"`{name}`: {said.arguments.get(name, '')}" for name in info.extras),
@@ -197,6 +197,12 @@ def _lines_to_run(place: Slot, info: BlockInfo) -> list[str]:
     inputs = CALLS.get((place.name, info.name), ", ".join([*place.inputs, *extras]))
     lines = _wrapped(bare, inputs)
     return lines if place.name in PAIRS else [*lines, _hosted(place.name, info.name)]
+
+
+def _need(line: str) -> str:
+    """The need's name as code, and when it holds."""
+    name, when, rest = line.partition(" where ")
+    return f"`{name}`{when}{rest}"
 
 
 def _wrapped(function: str, inputs: str) -> list[str]:

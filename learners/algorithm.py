@@ -137,7 +137,7 @@ class Algorithm:
             # The distance is computed only where it is placed.
             if slot_name != "kl_estimator" or self.kl_placement != "none":
                 info = describe(slot_name, spec.name)
-                found |= info.needs
+                found |= info.needs_with(spec.hyperparameters)
                 asked = asked_inputs(slot_name, spec)
                 found |= {_INPUT_NEEDS[extra] for extra in asked if extra in _INPUT_NEEDS}
         if self.kl_placement != "none":

@@ -62,7 +62,7 @@ def describe_block(slot_name: str, block_name: str) -> str:
     for label, text in (
         ("also called", ", ".join(info.aliases)),
         ("paper", info.paper),
-        ("needs", ", ".join(sorted(info.needs))),
+        ("needs", ", ".join(info.needs_lines)),
         ("asks for", ", ".join(info.extras)),
     ):
         lines += [f"{label}: {text}"] if text else []
@@ -114,7 +114,7 @@ def block_data(slot_name: str, block_name: str) -> dict[str, Any]:
         "formula": info.documentation.formula,
         "latex": block_latex(slot_name, block_name),
         "paper": info.paper,
-        "needs": sorted(info.needs),
+        "needs": info.needs_lines,
         "hyperparameters": {
             entry.name: {
                 "type": type_text(entry.annotation),

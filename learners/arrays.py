@@ -36,6 +36,8 @@ class Rollouts(NamedTuple):
         turn_ids: `[N, T]` int, the turn of each action.
         token_rewards: `[N, T]` float, the part of `rewards` that stands on single actions; what is
             left of the completion's reward (all of it where this is None) stands on the last.
+        kl: `[N, T]` the distance to the reference before the update, where the estimator needs
+            whole distributions; `assemble(...).distance` measures it.
     """
 
     rewards: jax.Array
@@ -55,6 +57,7 @@ class Rollouts(NamedTuple):
     turn_ids: jax.Array | None = None
     entropy: jax.Array | None = None
     token_rewards: jax.Array | None = None
+    kl: jax.Array | None = None
 
 
 class Experience(NamedTuple):
@@ -107,7 +110,7 @@ def check_shapes(rollouts: Rollouts) -> None:
         ("P", (prompts,), ("baseline", "scale")),
         ("N", (rows,), ("next_values",)),
         ("N, T", (rows, width), ("mask", "old_logp", "rollout_logp", "ref_logp")),
-        ("N, T", (rows, width), ("values", "sum_pi_squared", "turn_ids", "entropy")),
+        ("N, T", (rows, width), ("values", "sum_pi_squared", "turn_ids", "entropy", "kl")),
         ("N, T", (rows, width), ("token_rewards",)),
     ):
         for name in names:

@@ -11,7 +11,7 @@ import jax
 from .algorithm import Algorithm
 from .arrays import Experience, Metrics, Rollouts
 from .experience import make_experience
-from .objective import Objective, make_objective, make_weights
+from .objective import Objective, Outputs, make_distance, make_objective, make_weights
 
 
 @dataclass(frozen=True)
@@ -24,12 +24,15 @@ class Assembly:
         objective: `(outputs, experience, coefficients, weights=None) -> Loss`.
         weights: `(counted [N, T], group_ids [N]) -> [N, T]`, for a whole mini-batch that is
             handed to `objective` in parts.
+        distance: `(outputs, inputs) -> [N, T]`, for `Rollouts.kl`, where the distance in the
+            reward or the advantage needs whole distributions.
     """
 
     algorithm: Algorithm
     experience: Callable[[Rollouts, Mapping[str, Any]], tuple[Experience, Metrics]]
     objective: Objective
     weights: Callable[[jax.Array, jax.Array], jax.Array]
+    distance: Callable[[Outputs, Mapping[str, Any]], jax.Array]
 
     def __iter__(self) -> Iterator[Callable[..., Any]]:
         return iter((self.experience, self.objective))
@@ -55,4 +58,5 @@ def assemble(algorithm: Algorithm) -> Assembly:
         make_experience(algorithm),
         make_objective(algorithm),
         make_weights(algorithm),
+        make_distance(algorithm),
     )

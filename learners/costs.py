@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from ..registry import BlockSpec, describe, setting
 from .contents import asked_inputs
+from .vocabulary import before_the_update, in_the_update
 from .whole import IN_THE_UPDATE, at_once
 
 if TYPE_CHECKING:
@@ -58,6 +59,7 @@ def cost(algorithm: Algorithm) -> Cost:
     if "reference" in algorithm.needs:
         passes["reference"] = f"one of the frozen policy, for {', '.join(_reference(algorithm))}"
         memory["reference"] = "the policy's weights as they were at the start"
+    _distributions(algorithm, passes, memory)
     if algorithm.value_loss is not None:
         passes["critic"] = "one for the values; training it is one forward and backward an update"
         memory["critic"] = "a model of the policy's size with gradients and optimizer memory"
@@ -71,7 +73,9 @@ def old_logp_asked_by(algorithm: Algorithm) -> list[str]:
     """What needs a pass of the policy before the update, however many updates a step has."""
     given = BY_THE_ENGINE if algorithm.bypasses else ()
     asking = []
-    if algorithm.kl_placement in ("reward", "advantage") and not given:
+    # What the engine tells is of the sampled tokens alone.
+    known = given and not before_the_update(algorithm)
+    if algorithm.kl_placement in ("reward", "advantage") and not known:
         asking.append(f"kl_placement {algorithm.kl_placement!r}")
     if isinstance(algorithm.correction, BlockSpec) and not given:
         asking.append(f"correction {algorithm.correction.name!r}")
@@ -83,6 +87,25 @@ def old_logp_asked_by(algorithm: Algorithm) -> list[str]:
         if "prompt_values" in info.needs:
             asking.append(f"{slot_name} {spec.name!r} (how far the policy moved)")
     return asking
+
+
+def _distributions(algorithm: Algorithm, passes: dict[str, str], memory: dict[str, str]) -> None:
+    """What blocks cost that need whole distributions."""
+    asking = in_the_update(algorithm)
+    if before_the_update(algorithm):
+        asking.append(f"kl_placement {algorithm.kl_placement!r}")
+    if not asking:
+        return
+    with_reference = "reference" in algorithm.needs
+    heads = "the heads of policy and reference" if with_reference else "the policy's head"
+    passes["distributions"] = f"{heads} once more, for {', '.join(asking)}"
+    if with_reference:
+        memory["distributions"] = (
+            "the reference's hidden states, [N, T, D] on the host; distributions only of a chunk "
+            "of tokens at a time"
+        )
+    else:
+        memory["distributions"] = "only of a chunk of tokens at a time"
 
 
 def _reference(algorithm: Algorithm) -> list[str]:

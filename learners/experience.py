@@ -15,9 +15,11 @@ from ..registry import setting
 from .algorithm import Algorithm
 from .arrays import Experience, Metrics, Rollouts, check_shapes
 from .calling import call, check_coefficients, logged, one, plugged
+from .vocabulary import before_the_update
 
 OLD_LOGP = "give the trainer's log-probabilities before the update"
 REF_LOGP = "give the reference's log-probabilities"
+KL = "measure it with the assembly's `distance`"
 ROLLOUT_LOGP = "give the log-probabilities that the engine sampled with"
 
 
@@ -149,6 +151,9 @@ def _distance(
     if algorithm.kl_placement not in ("reward", "advantage"):
         return None
     block = f"kl_placement {algorithm.kl_placement!r}"
+    if before_the_update(algorithm):
+        block += f" with kl_estimator {one(algorithm.kl_estimator).name!r}"
+        return jax.lax.stop_gradient(masked(required(block, "kl", rollouts.kl, KL), mask))
     old = masked(required(block, "old_logp", rollouts.old_logp, OLD_LOGP), mask)
     reference = masked(required(block, "ref_logp", rollouts.ref_logp, REF_LOGP), mask)
     distance = call("kl_estimator", one(algorithm.kl_estimator), inputs)(old, reference)

@@ -2,23 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..clusters import Cluster, Role, Sequences
+from ..clusters import Cluster, ModelOutputs, Role, Sequences, Wanted
+from ..models import Head
 from ..monitor import Spans
 from ..rollout import Completion
 from .algorithm import Algorithm
 from .arrays import Rollouts
 from .collect import Collected
+from .vocabulary import before_the_update, in_the_update
 
 # What a pass with the actor gives beside log-probabilities, by its name in `Rollouts`.
 ACTOR_EXTRAS = ("entropy", "sum_pi_squared")
+# The name of the reference's head among the coefficients, which all micro-batches share.
+REF_HEAD = "reference_head"
+
+
+class Gathered(NamedTuple):
+    """What is known of a batch before its update.
+
+    Attributes:
+        rollouts: for the assembled function.
+        ref_hidden: `[N, T, D]` the reference's hidden states at each action, where a term of the
+            loss needs its whole distributions; else None.
+    """
+
+    rollouts: Rollouts
+    ref_hidden: np.ndarray | None
 
 
 @dataclass(frozen=True)
@@ -32,6 +49,8 @@ class Gatherer:
         width: T, the longest completion in tokens.
         reward_weights: of the reward functions, in their order; None: 1 each.
         with_old_logp: whether the actor's log-probabilities before the update are needed.
+        before: `(outputs, (ref_hidden, inputs), coefficients) -> arrays`, what is read of the
+            actor's pass where the distance before the update needs whole distributions.
         with_token_rewards: whether some reward function gives rewards to tokens or turns.
     """
 
@@ -41,9 +60,10 @@ class Gatherer:
     width: int
     reward_weights: tuple[float, ...] | None
     with_old_logp: bool
+    before: Callable[..., Any]
     with_token_rewards: bool = False
 
-    def __call__(self, collected: Collected, sequences: Sequences, spans: Spans) -> Rollouts:
+    def __call__(self, collected: Collected, sequences: Sequences, spans: Spans) -> Gathered:
         """The rollouts of a batch as arrays, with what the models at the old weights say."""
         groups = collected.groups
         valid = np.stack([group.valid & group.teaches for group in groups])
@@ -70,11 +90,12 @@ class Gatherer:
             rewards = [one for group in groups for one in group.token_rewards or ()]
             found["token_rewards"] = self._padded(rewards)
         used = np.flatnonzero((mask > 0).any(axis=1) & valid.reshape(-1))
-        for name, x in self._passes(sequences.take(used), spans).items():
-            full = np.zeros((len(mask), *np.shape(x)[1:]), np.float32)
+        inputs = {name: x[used] for name, x in self._inputs(found).items()}
+        for name, x in self._passes(sequences.take(used), inputs, spans).items():
+            full = np.zeros((len(mask), *np.shape(x)[1:]), x.dtype)
             full[used] = np.asarray(x)
             found[name] = full
-        return Rollouts(**found)
+        return Gathered(ref_hidden=found.pop("ref_hidden", None), rollouts=Rollouts(**found))
 
     def outline(self, prompts: int, group: int, functions: int) -> Rollouts:
         """Shapes and types of what a call returns, for a batch of that size."""
@@ -86,6 +107,7 @@ class Gatherer:
         tokens = ["mask", "rollout_logp"]
         tokens += ["old_logp", *self._actor_extras()] if self.with_old_logp else []
         tokens += ["ref_logp"] if "reference" in needs else []
+        tokens += ["kl"] if before_the_update(self.algorithm) else []
         critic = self.algorithm.value_loss is not None
         tokens += ["values"] if critic else []
         found: dict[str, Any] = {name: shaped(rows, self.width) for name in tokens}
@@ -106,6 +128,47 @@ class Gatherer:
             found["token_rewards"] = shaped(rows, self.width)
         return Rollouts(**found)
 
+    def rehearse(self, rollouts: Rollouts) -> None:
+        """Go through the distance before the update with shapes alone.
+
+        Raises:
+            ZootomyError: what the estimator would say in the first step.
+        """
+        if not before_the_update(self.algorithm):
+            return
+        tokens: Any = jax.ShapeDtypeStruct(rollouts.mask.shape, np.float32)
+        head, hidden, shared = self.outline_heads(tokens.shape)
+        said = dict.fromkeys(("logp", *self._actor_extras()), tokens)
+        group_ids = jax.ShapeDtypeStruct(tokens.shape[:1], np.int32)
+        inputs = {"mask": tokens, "rollout_logp": tokens, "group_ids": group_ids}
+        inputs |= {"truncated": group_ids, "turn_ids": rollouts.turn_ids}
+        known = {name: x for name, x in inputs.items() if x is not None}
+        jax.eval_shape(self.before, ModelOutputs(**said, head=head), (hidden, known), shared)
+
+    def outline_heads(self, shape: tuple[int, ...]) -> tuple[Head, Any, dict[str, Any]]:
+        """Shapes of the actor's head, of the reference's hidden states, and of what is shared."""
+
+        def hidden(role: Role) -> tuple[Any, Any]:
+            kernel = jax.eval_shape(lambda: self.cluster.head_kernel(role))
+            return jax.ShapeDtypeStruct((*shape, kernel.shape[0]), np.float32), kernel
+
+        temperature = jax.ShapeDtypeStruct((), np.float32)
+        actor = Head(*hidden(Role.ACTOR), temperature)
+        if not self.with_ref_hidden:
+            return actor, None, {}
+        states, kernel = hidden(Role.REFERENCE)
+        return actor, states, {REF_HEAD: kernel}
+
+    @property
+    def with_ref_hidden(self) -> bool:
+        """Whether the reference's whole distributions are needed, before the update or in it."""
+        whole = before_the_update(self.algorithm) or in_the_update(self.algorithm)
+        return bool(whole) and "reference" in self.algorithm.needs
+
+    def shared(self) -> dict[str, Any]:
+        """What all micro-batches share beside numbers: the reference's head, where it is needed."""
+        return {REF_HEAD: self.cluster.head_kernel(Role.REFERENCE)} if self.with_ref_hidden else {}
+
     def logp(self, sequences: Sequences) -> np.ndarray:
         """`[N, T]` the actor's log-probabilities at its present weights."""
         return self.cluster.log_probs(Role.ACTOR, sequences, temperature=self.temperature)["logp"]
@@ -113,10 +176,32 @@ class Gatherer:
     def _actor_extras(self) -> list[str]:
         return [name for name in ACTOR_EXTRAS if name in self.algorithm.extra_inputs]
 
-    def _passes(self, sequences: Sequences, spans: Spans) -> Mapping[str, Any]:
+    def _inputs(self, found: Mapping[str, Any]) -> dict[str, np.ndarray]:
+        """What a distance over the vocabulary may ask for that no model says, `[N, ...]`."""
+        prompts, group = found["rewards"].shape
+        known = {name: found.get(name) for name in ("mask", "rollout_logp", "turn_ids")}
+        inputs = {name: x for name, x in known.items() if x is not None}
+        inputs["truncated"] = found["truncated"].reshape(-1)
+        return inputs | {"group_ids": np.repeat(np.arange(prompts, dtype=np.int32), group)}
+
+    def _passes(
+        self, sequences: Sequences, inputs: Mapping[str, np.ndarray], spans: Spans
+    ) -> Mapping[str, Any]:
         """What the models say of some sequences, by its name in `Rollouts`."""
         found: dict[str, Any] = {}
-        if self.with_old_logp:
+        if "reference" in self.algorithm.needs:
+            with spans("reference"):
+                given = self.cluster.log_probs(
+                    Role.REFERENCE,
+                    sequences,
+                    temperature=self.temperature,
+                    with_hidden=self.with_ref_hidden,
+                )
+                found |= {f"ref_{name}": x for name, x in given.items()}
+        if before_the_update(self.algorithm):
+            with spans("old_logp"):
+                found |= self._measured(sequences, found["ref_hidden"], inputs)
+        elif self.with_old_logp:
             with spans("old_logp"):
                 given = self.cluster.log_probs(
                     Role.ACTOR,
@@ -125,18 +210,29 @@ class Gatherer:
                     **{f"with_{name}": True for name in self._actor_extras()},
                 )
                 found |= {"old_logp" if name == "logp" else name: x for name, x in given.items()}
-        if "reference" in self.algorithm.needs:
-            with spans("reference"):
-                given = self.cluster.log_probs(
-                    Role.REFERENCE, sequences, temperature=self.temperature
-                )
-                found["ref_logp"] = given["logp"]
         if self.algorithm.value_loss is not None:
             with spans("values"):
                 found["values"], behind = self.cluster.values_with_final(sequences)
             if "next_values" in self.algorithm.extra_inputs:
                 found["next_values"] = behind
         return found
+
+    def _measured(
+        self, sequences: Sequences, ref_hidden: np.ndarray, inputs: Mapping[str, np.ndarray]
+    ) -> dict[str, np.ndarray]:
+        """The actor's pass, in which the distance by whole distributions is measured too."""
+        extras = self._actor_extras()
+        given = self.cluster.measure(
+            Role.ACTOR,
+            sequences,
+            (ref_hidden, dict(inputs)),
+            self.before,
+            temperature=self.temperature,
+            coefficients=self.shared(),
+            wanted=Wanted(**dict.fromkeys(extras, True), head=True),
+        )
+        kept = {"kl", *extras, *(["old_logp"] if self.with_old_logp else [])}
+        return {name: x for name, x in given.items() if name in kept}
 
     def _rollout_logp(self, collected: Collected) -> np.ndarray | None:
         """`[N, T]` the engine's log-probabilities; None from an engine that marks them NaN."""

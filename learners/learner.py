@@ -27,6 +27,7 @@ from .seeds import derive_seed
 from .statistics import rollout_metrics
 from .update import Updater
 from .validation import check_token_rewards
+from .vocabulary import check_vocabulary
 from .whole import check_fits
 
 # Where the memory of rewards stands among a checkpoint's arrays, beside the models' roles.
@@ -39,6 +40,7 @@ PROVIDED = frozenset(
         "entropy",
         "greedy_baseline",
         "groups",
+        "logits",
         "old_logp",
         "prompt_values",
         "reference",
@@ -239,9 +241,7 @@ def _check_needs(algorithm: Algorithm) -> None:
     for slot, spec in algorithm.specs():
         if slot == "kl_estimator" and algorithm.kl_placement == "none":
             continue
-        needs = describe(slot, spec.name).needs
-        if spec.hyperparameters.get("estimator") == "top_k":
-            needs = needs | {"logits"}
+        needs = describe(slot, spec.name).needs_with(spec.hyperparameters)
         unmet = sorted(needs - PROVIDED)
         if unmet:
             raise ZootomyError(
@@ -272,6 +272,7 @@ def _check(
         )
     algorithm.check_run(group_size=batch.group_size, rollout_logp=rollout.reports_logp)
     _check_needs(algorithm)
+    check_vocabulary(algorithm)
     if "reference" in algorithm.needs and Role.REFERENCE not in cluster.roles:
         raise ZootomyError(
             f"Algorithm {algorithm.name!r} needs a reference, because of {_asks(algorithm)}, and "

@@ -10,11 +10,13 @@ import jax.numpy as jnp
 
 from ..blocks.checks import required
 from ..blocks.masking import count, masked, masked_sum
-from ..registry import ZootomyError
+from ..models import Distributions
+from ..registry import BlockSpec, ZootomyError
 from .algorithm import Algorithm
 from .arrays import Experience, Metrics
 from .calling import call, check_coefficients, logged, one, plugged
 from .experience import REF_LOGP
+from .vocabulary import in_the_update, is_over_vocabulary, over_vocabulary
 
 
 class Outputs(NamedTuple):
@@ -24,11 +26,16 @@ class Outputs(NamedTuple):
         logp: `[N, T]` the policy's log-probability of each action, at the sampling temperature.
         entropy: `[N, T]` the policy's entropy at each action, in nats.
         values: `[N, T]` the critic's value of the state before each action.
+        distributions: the policy's whole distributions at each action, for blocks that need
+            them: a `Head` with hidden states `[N, T, D]`, or log-probabilities `[N, T, V]`.
+        ref_distributions: the reference's, in either form.
     """
 
     logp: jax.Array | None = None
     entropy: jax.Array | None = None
     values: jax.Array | None = None
+    distributions: Distributions | None = None
+    ref_distributions: Distributions | None = None
 
 
 class Loss(NamedTuple):
@@ -95,6 +102,38 @@ def make_objective(algorithm: Algorithm) -> Objective:
     return objective
 
 
+def make_distance(algorithm: Algorithm) -> Callable[[Outputs, Mapping[str, Any]], jax.Array]:
+    """The function that measures the distance before the update by whole distributions.
+
+    Args:
+        algorithm: the algorithm.
+
+    Returns:
+        `f(outputs, inputs) -> [N, T]`, jittable: the estimator at the outputs' distributions.
+        `inputs` are arrays `[N, T]` or `[N]` by name, `mask` among them, of which the estimator
+        takes what it asks for.
+    """
+    estimator = one(algorithm.kl_estimator)
+
+    def distance(outputs: Outputs, inputs: Mapping[str, Any]) -> jax.Array:
+        return _over_vocabulary("kl_estimator", estimator, outputs, inputs)
+
+    return distance
+
+
+def _over_vocabulary(
+    slot_name: str, spec: BlockSpec, outputs: Outputs, inputs: Mapping[str, Any]
+) -> jax.Array:
+    """`[N, T]`: a block at the whole distributions of each action."""
+    policy, reference = outputs.distributions, outputs.ref_distributions
+    if policy is None:
+        raise ZootomyError(
+            f"{slot_name} {spec.name!r} needs distributions, which are missing; give the policy's "
+            f"whole distributions at each action."
+        )
+    return over_vocabulary(slot_name, spec, inputs, policy, reference, inputs["mask"])
+
+
 def _check_outputs(algorithm: Algorithm, outputs: Outputs) -> None:
     if outputs.logp is None and outputs.values is None:
         raise ZootomyError("objective: give outputs with logp or values; there is nothing else.")
@@ -102,6 +141,11 @@ def _check_outputs(algorithm: Algorithm, outputs: Outputs) -> None:
         raise ZootomyError(
             "objective: outputs has values, but value_loss is 'none', so they have no effect. "
             "Set value_loss to 'clipped_mse' or 'mse', or leave the values out."
+        )
+    if outputs.distributions is not None and not in_the_update(algorithm):
+        raise ZootomyError(
+            "objective: outputs has distributions, but no term of the loss needs them, so they "
+            "have no effect. Leave them out."
         )
 
 
@@ -163,16 +207,23 @@ def _policy_parts(
         metrics[name] = (masked_sum(stat, mask), count(mask))
 
     if algorithm.kl_placement == "loss":
-        reference = required("kl_placement 'loss'", "ref_logp", experience.ref_logp, REF_LOGP)
-        distance = call("kl_estimator", one(algorithm.kl_estimator), inputs)(logp, reference)
+        estimator = one(algorithm.kl_estimator)
+        if is_over_vocabulary("kl_estimator", estimator):
+            distance = _over_vocabulary("kl_estimator", estimator, outputs, inputs)
+        else:
+            reference = required("kl_placement 'loss'", "ref_logp", experience.ref_logp, REF_LOGP)
+            distance = call("kl_estimator", estimator, inputs)(logp, reference)
         parts["kl_loss"] = coefficients["kl"] * _weighted(weights, distance, mask)
         metrics["kl"] = (masked_sum(jax.lax.stop_gradient(distance), mask), count(mask))
     if entropy is not None:
         metrics["entropy"] = (masked_sum(jax.lax.stop_gradient(entropy), mask), count(mask))
     for spec in algorithm.value("regularizer"):
-        term = logged("regularizer", spec, inputs, metrics, mask)(
-            logp, experience.ref_logp, entropy, experience.advantages, mask
-        )
+        if is_over_vocabulary("regularizer", spec):
+            term = _over_vocabulary("regularizer", spec, outputs, inputs)
+        else:
+            term = logged("regularizer", spec, inputs, metrics, mask)(
+                logp, experience.ref_logp, entropy, experience.advantages, mask
+            )
         coefficient = coefficients.get(f"regularizer.{spec.name}", spec.hyperparameters["coef"])
         parts[f"{spec.name}_regularizer"] = coefficient * _weighted(weights, term, mask)
         if spec.name == "kl" and algorithm.kl_placement == "none":

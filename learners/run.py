@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from flax import nnx
 from rich.console import Console
-from safetensors import SafetensorError
 
 from ..clusters import Checkpoints, Cluster, Role
 from ..models import (
     Decoder,
-    RewardModel,
     ValueModel,
     load_model,
-    load_scalar_model,
     make_model,
     save_model,
 )
@@ -35,6 +32,7 @@ from .loop import Loop
 from .mismatch import recommend_correction
 from .run_config import RunConfig, read_yaml, without_engine
 from .seeds import derive_seed
+from .sources import make_reference, make_reward_model, reading
 from .warmup import warm_up
 
 PLOT_FILE = "curves.png"
@@ -150,7 +148,7 @@ def build_model(config: RunConfig, task: Task) -> Decoder:
         "attention": source.attention,
     }
     if source.path:
-        with _reading("model.path"):
+        with reading("model.path"):
             model = load_model(
                 source.path, dtype=source.dtype, param_dtype=source.param_dtype, **compiled
             )
@@ -183,10 +181,10 @@ def build_learner(algorithm: Algorithm, config: RunConfig, task: Task, model: De
         optimizer=config.optimizer,
         total_steps=config.steps * config.batch.updates,
         max_tokens=limits.max_prompt_tokens + limits.max_new_tokens,
-        reference="snapshot" if "reference" in algorithm.needs else "none",
+        reference=make_reference(algorithm, config),
         critic=critic,
         critic_optimizer=None if critic is None else config.critic_optimizer,
-        reward=_reward_model(config),
+        reward=make_reward_model(config),
         engine=make_engine(limits, model),
     )
     return Learner(
@@ -201,22 +199,9 @@ def build_learner(algorithm: Algorithm, config: RunConfig, task: Task, model: De
     )
 
 
-def _reward_model(config: RunConfig) -> RewardModel | None:
-    if not config.reward_model.path:
-        return None
-    with _reading("reward_model.path"):
-        return load_scalar_model(
-            config.reward_model.path, dtype=config.model.dtype, param_dtype=config.model.param_dtype
-        )
-
-
-@contextlib.contextmanager
-def _reading(setting: str) -> Iterator[None]:
-    """What is wrong with a model's folder is the user's to mend: the setting goes with it."""
-    try:
-        yield
-    except (OSError, ValueError, SafetensorError) as error:
-        raise ZootomyError(f"{setting}: {error}.") from error
+def _rehearsal(config: RunConfig) -> RunConfig:
+    """The same settings with the engine that needs no start: nothing is sampled."""
+    return replace(config, rollout=replace(config.rollout, engine="vanilla"))
 
 
 def _warm_up(model: Decoder, task: Task, config: RunConfig, screen: Screen) -> Decoder:
@@ -267,7 +252,7 @@ def evaluate_folder(
         )
     evaluation = replace(config.evaluation, **changes)
     task = make_task(config.task)
-    with _reading("--model" if model_path else str(folder)):
+    with reading("--model" if model_path else str(folder)):
         model = load_model(path, dtype=config.model.dtype, param_dtype=config.model.param_dtype)
     with contextlib.closing(make_engine(config.rollout, model)) as engine:
         return evaluate(task, engine, config.rollout, evaluation, seed).metrics

@@ -52,6 +52,18 @@ class ModelSource:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ReferenceConfig:
+    """What the policy is compared with, where the algorithm asks for a reference.
+
+    Attributes:
+        path: a Hugging Face folder, e.g. of a teacher, which shares the policy's tokenizer; empty
+            for the policy as it is before the first step.
+    """
+
+    path: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
 class RewardModelConfig:
     """A model that scores completions, beside the task's reward functions.
 
@@ -98,6 +110,7 @@ class RunConfig:
         critic_optimizer: of the critic, for algorithms that have one.
         critic_warmup: steps in which only the critic learns.
         reward_model: a model that scores completions.
+        reference: what the policy is compared with.
         cluster: row shapes of the passes.
         warmup: supervised steps before the first step.
         evaluation: how the policy is examined.
@@ -121,6 +134,7 @@ class RunConfig:
     )
     critic_warmup: int = 0
     reward_model: RewardModelConfig = field(default_factory=RewardModelConfig)
+    reference: ReferenceConfig = field(default_factory=ReferenceConfig)
     cluster: ClusterConfig = field(default_factory=ClusterConfig)
     warmup: WarmupConfig = field(default_factory=WarmupConfig)
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)

@@ -2,64 +2,25 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import jax
 import numpy as np
 
-from ..clusters import Cluster, LossFunction, ModelOutputs, Role, Sequences
+from ..clusters import Cluster, ModelOutputs, Role, Sequences
 from ..monitor import MetricAccumulator, Spans
 from ..registry import describe
 from .algorithm import Algorithm
 from .arrays import Experience, Rollouts
-from .assembly import assemble
 from .batch import BatchConfig
 from .collect import Collected
+from .compiled import PART, programs_of
 from .gather import ACTOR_EXTRAS, Gatherer
 from .mismatch import mismatch_metrics
-from .objective import Loss, Outputs
 from .seeds import derive_seed
+from .vocabulary import in_the_update
 from .whole import IN_THE_UPDATE, at_once, check_one_micro_batch
-
-_PART = "part of the loss: "
-
-
-class Programs(NamedTuple):
-    """The functions of an assembly in the form in which they are compiled."""
-
-    experience: Callable[..., Any]
-    weights: Callable[..., Any]
-    actor_loss: LossFunction
-    critic_loss: LossFunction
-
-
-@functools.lru_cache(maxsize=32)
-def _programs(algorithm: Algorithm, blocks: tuple[Callable[..., Any], ...]) -> Programs:
-    """One set an algorithm, so that runs of other seeds in one process compile nothing anew.
-
-    Args:
-        algorithm: the algorithm.
-        blocks: the functions that its names stand for at present.
-    """
-    assembly = assemble(algorithm)
-
-    def actor_loss(outputs: ModelOutputs, batch: Any, coefficients: Mapping[str, Any]):
-        experience, weights = batch
-        given = Outputs(logp=outputs.logp, entropy=outputs.entropy)
-        loss = assembly.objective(given, experience, coefficients, weights)
-        return loss.total, _flatten(loss)
-
-    def critic_loss(outputs: ModelOutputs, batch: Any, coefficients: Mapping[str, Any]):
-        experience, weights = batch
-        given = Outputs(values=outputs.values)
-        loss = assembly.objective(given, experience, coefficients, weights)
-        return loss.total, _flatten(loss)
-
-    return Programs(
-        jax.jit(assembly.experience), jax.jit(assembly.weights), actor_loss, critic_loss
-    )
 
 
 class Updater:
@@ -96,16 +57,17 @@ class Updater:
         self.temperature = temperature
         self.width = width
         self.measures_shift = "prompt_values" in algorithm.needs
-        self.gather = Gatherer(
-            algorithm, cluster, temperature, width, reward_weights, self.needs_old_logp,
-            token_rewards,
-        )  # fmt: skip
         self._at_once = {role: at_once(algorithm, role) for role in IN_THE_UPDATE}
         self.seed = seed
         self.critic_warmup = critic_warmup
         self._steered = tuple(algorithm.controllers)
         blocks = tuple(describe(slot, spec.name).function for slot, spec in algorithm.specs())
-        programs = _programs(algorithm, blocks)
+        programs = programs_of(algorithm, blocks)
+        self.gather = Gatherer(
+            algorithm, cluster, temperature, width, reward_weights, self.needs_old_logp,
+            programs.before, token_rewards,
+        )  # fmt: skip
+        self._with_head = bool(in_the_update(algorithm))
         self._experience = programs.experience
         self._weights = programs.weights
         self._actor_loss = programs.actor_loss
@@ -126,7 +88,8 @@ class Updater:
             The step's metrics; averages are over all optimizer steps.
         """
         sequences = _sequences(collected, self.width)
-        rollouts = self.gather(collected, sequences, spans)
+        rollouts, ref_hidden = self.gather(collected, sequences, spans)
+        shared = self.gather.shared() if self._with_head else {}
         totals = MetricAccumulator()
         experience, metrics = self._experience(rollouts, dict(coefficients))
         for name, (total, weight) in jax.device_get(metrics).items():
@@ -138,18 +101,21 @@ class Updater:
             )
             for name, value in drift.items():
                 totals.gauge(name, value)
-        for mini, part in self._mini_batches(experience, step):
+        for mini, (part, weights) in self._mini_batches(experience, step):
             part_sequences = sequences.take(mini)
+            hidden = ref_hidden[mini] if self._with_head and ref_hidden is not None else None
             if step >= self.critic_warmup:
                 with spans("train"):
                     self._one(
-                        Role.ACTOR, part_sequences, part, coefficients, self._actor_loss, totals
-                    )
+                        Role.ACTOR, part_sequences, (part, weights, hidden),
+                        {**coefficients, **shared}, self._actor_loss, totals,
+                    )  # fmt: skip
             if self.algorithm.value_loss is not None:
                 with spans("critic"):
                     self._one(
-                        Role.CRITIC, part_sequences, part, coefficients, self._critic_loss, totals
-                    )
+                        Role.CRITIC, part_sequences, (part, weights, None),
+                        coefficients, self._critic_loss, totals,
+                    )  # fmt: skip
         if self.measures_shift:
             with spans("shift"):
                 totals.add_sum("policy_shift", *self._shift(sequences, rollouts, experience))
@@ -167,15 +133,23 @@ class Updater:
         """
         coefficients = {name: jax.ShapeDtypeStruct((), np.float32) for name in self._steered}
         rollouts = self.gather.outline(self.batch.full, self.batch.group_size, functions)
+        self.gather.rehearse(rollouts)
         experience, _ = jax.eval_shape(self._experience, rollouts, coefficients)
         weights = jax.eval_shape(self._weights, experience.counted, experience.group_ids)
-        batch = (experience, weights)
         tokens: Any = jax.ShapeDtypeStruct(rollouts.mask.shape, np.float32)
+        outputs = ModelOutputs(logp=tokens, entropy=tokens)
+        hidden, shared = None, {}
+        if self._with_head:
+            head, hidden, shared = self.gather.outline_heads(tokens.shape)
+            outputs = outputs._replace(head=head)
         jax.eval_shape(
-            self._actor_loss, ModelOutputs(logp=tokens, entropy=tokens), batch, coefficients
+            self._actor_loss, outputs, (experience, weights, hidden), {**coefficients, **shared}
         )
         if self.algorithm.value_loss is not None:
-            jax.eval_shape(self._critic_loss, ModelOutputs(values=tokens), batch, coefficients)
+            jax.eval_shape(
+                self._critic_loss, ModelOutputs(values=tokens), (experience, weights, None),
+                coefficients,
+            )  # fmt: skip
 
     def _shift(
         self, sequences: Sequences, rollouts: Rollouts, experience: Experience
@@ -193,8 +167,8 @@ class Updater:
         self,
         role: Role,
         sequences: Sequences,
-        batch: tuple[Experience, np.ndarray],
-        coefficients: Mapping[str, float],
+        batch: tuple[Experience, np.ndarray, np.ndarray | None],
+        coefficients: Mapping[str, Any],
         loss: Any,
         totals: MetricAccumulator,
     ) -> None:
@@ -209,10 +183,11 @@ class Updater:
             coefficients=dict(coefficients),
             with_entropy=role is Role.ACTOR,
             whole=bool(self._at_once[role]),
+            with_head=role is Role.ACTOR and self._with_head,
         )
         for name, (total, weight) in result.metrics.items():
-            if name.startswith(_PART):
-                totals.add(name.removeprefix(_PART), total)
+            if name.startswith(PART):
+                totals.add(name.removeprefix(PART), total)
             else:
                 totals.add_sum(name, total, weight)
         prefix = "" if role is Role.ACTOR else f"{role}/"
@@ -258,14 +233,6 @@ class Updater:
             or self.algorithm.correction is not None
             or bool(asked & {"old_logp", "logp"})
         )
-
-
-def _flatten(loss: Loss) -> dict[str, tuple[Any, Any]]:
-    """Parts and metrics in the one form that adds up over micro-batches.
-
-    A part of the loss is a sum and no mean: its name says so, and its weight is not read.
-    """
-    return {**{f"{_PART}{name}": (part, 1.0) for name, part in loss.parts.items()}, **loss.metrics}
 
 
 def _sequences(collected: Collected, width: int) -> Sequences:

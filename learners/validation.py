@@ -156,10 +156,17 @@ def _check_kl(algorithm: Algorithm) -> None:
             "kl_estimator 'abs' as a loss pushes with the same force however small the distance. "
             "Consider 'k2', 'k3' or kl_estimator.gradient='k2'."
         )
-    if placement == "reward" and estimator.name not in ("k1", "full"):
+    forward = estimator.hyperparameters.get("direction") == "forward"
+    if placement == "reward" and (estimator.name not in ("k1", "full") or forward):
+        what = f"{estimator.name!r}{', forward,' if forward else ''}"
         _warn(
-            f"kl_estimator {estimator.name!r} in the reward biases the objective; 'k1' is the "
+            f"kl_estimator {what} in the reward biases the objective; 'k1' is the "
             f"estimator whose expected return is the KL-regularised one."
+        )
+    if placement == "loss" and estimator.hyperparameters.get("tail") is False:
+        _warn(
+            f"kl_estimator {estimator.name!r} without its tail as a loss falls when the policy "
+            f"leaves the teacher's best tokens. Set kl_estimator.tail to true."
         )
 
 

@@ -5,6 +5,7 @@ from .axes import logical_axes
 from .cache import KVCache, init_cache, take_rows
 from .config import ModelConfig, RopeConfig
 from .decoder import Decoder
+from .distributions import Distributions, Head, map_distributions
 from .heads import RewardModel, ScalarModel, ValueModel
 from .huggingface import load_model, load_scalar_model, load_stop_ids, save_model
 from .huggingface_config import config_fields, load_config
@@ -20,6 +21,8 @@ __all__ = [
     "PRESETS",
     "AttentionKernel",
     "Decoder",
+    "Distributions",
+    "Head",
     "KVCache",
     "LayerStyle",
     "ModelConfig",
@@ -39,6 +42,7 @@ __all__ = [
     "load_stop_ids",
     "logical_axes",
     "make_model",
+    "map_distributions",
     "named_arrays",
     "save_model",
     "take_rows",

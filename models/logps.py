@@ -54,7 +54,7 @@ class _Options(NamedTuple):
     squares: bool
 
 
-def _split(x: jax.Array, chunk: int) -> jax.Array:
+def split_chunks(x: jax.Array, chunk: int) -> jax.Array:
     """`[M, ...]` to `[chunks, chunk, ...]`, zeros at the end; chunk c takes every chunks-th row.
 
     Strided, so that rows that lie on different devices are in every chunk alike.
@@ -64,7 +64,8 @@ def _split(x: jax.Array, chunk: int) -> jax.Array:
     return jnp.swapaxes(padded.reshape(chunk, chunks, *x.shape[1:]), 0, 1)
 
 
-def _join(x: jax.Array, length: int) -> jax.Array:
+def join_chunks(x: jax.Array, length: int) -> jax.Array:
+    """What `split_chunks` split, back in its order and without the padding."""
     return jnp.swapaxes(x, 0, 1).reshape(-1, *x.shape[2:])[:length]
 
 
@@ -88,9 +89,9 @@ def _forward(hidden, kernel, targets, temperature, options: _Options):
     def step(_, inputs):
         return None, _chunk_forward(inputs[0], kernel, inputs[1], temperature, options)
 
-    split = _split(hidden, options.chunk), _split(targets, options.chunk)
+    split = split_chunks(hidden, options.chunk), split_chunks(targets, options.chunk)
     _, out = jax.lax.scan(step, None, split)
-    return jax.tree.map(lambda x: _join(x, hidden.shape[0]), out)
+    return jax.tree.map(lambda x: join_chunks(x, hidden.shape[0]), out)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(4,))
@@ -138,11 +139,11 @@ def _token_stats_bwd(options, residuals, cotangents):
         return (d_kernel, d_temperature), d_hidden.astype(h.dtype)
 
     inputs = (hidden, targets, stats, totals, cotangents)
-    split = jax.tree.map(lambda x: _split(x, options.chunk), inputs)
+    split = jax.tree.map(lambda x: split_chunks(x, options.chunk), inputs)
     start = (jnp.zeros(kernel.shape, jnp.float32), jnp.zeros((), jnp.float32))
     (d_kernel, d_temperature), d_hidden = jax.lax.scan(step, start, split)
     return (
-        _join(d_hidden, hidden.shape[0]),
+        join_chunks(d_hidden, hidden.shape[0]),
         d_kernel.astype(kernel.dtype),
         np.zeros(targets.shape, jax.dtypes.float0),
         d_temperature,
@@ -152,7 +153,7 @@ def _token_stats_bwd(options, residuals, cotangents):
 _token_stats.defvjp(_token_stats_fwd, _token_stats_bwd)
 
 
-def _chunk_rows(tokens: int, vocab: int, chunk: int | None) -> int:
+def chunk_rows(tokens: int, vocab: int, chunk: int | None) -> int:
     """Rows a chunk: near the wish, evenly filled, a multiple of 8."""
     if chunk is None:
         chunk = max(_ROWS_MULTIPLE, _LOGITS_A_CHUNK // vocab)
@@ -226,7 +227,7 @@ def token_stats(
             wide, kernel, flat, jnp.asarray(temperature, jnp.float32), options
         )
         return TokenStats(*jax.tree.map(lambda x: x.reshape(targets.shape), found))
-    rows = _chunk_rows(flat.shape[0], kernel.shape[1], chunk)
+    rows = chunk_rows(flat.shape[0], kernel.shape[1], chunk)
     stats = _token_stats(
         hidden.reshape(-1, hidden.shape[-1]),
         kernel,

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from .documentation import Documentation, read_documentation
-from .errors import ContractError
+from .errors import ContractError, unknown_name
 from .hyperparameters import Hyperparameter, hyperparameters, type_text
 from .slots import Slot
 
@@ -26,6 +26,7 @@ class BlockInfo:
         paper: where it comes from, e.g. `"arXiv:1707.06347"`; empty if it has no paper.
         needs: what a run must provide (`critic`, `groups`, `reference`, `rollout_logp`,
             `whole_batch`, ...).
+        needs_when: further needs, each with the values of a hyperparameter that bring it along.
         extras: the inputs it takes beyond the slot's own.
         hyperparameters: name -> `Hyperparameter`.
         logs: whether it returns metrics beside its value.
@@ -38,6 +39,7 @@ class BlockInfo:
     summary: str
     paper: str
     needs: frozenset[str]
+    needs_when: Mapping[str, Mapping[str, tuple[Any, ...]]]
     extras: tuple[str, ...]
     hyperparameters: dict[str, Hyperparameter]
     logs: bool = False
@@ -53,14 +55,33 @@ class BlockInfo:
         code = inspect.unwrap(self.function).__code__
         return f"{code.co_filename}:{code.co_firstlineno}"
 
+    def needs_with(self, values: Mapping[str, Any]) -> frozenset[str]:
+        """What a run must provide where the hyperparameters have these values, or defaults."""
+        found = set(self.needs)
+        for need, conditions in self.needs_when.items():
+            for name, at in conditions.items():
+                if values.get(name, self.hyperparameters[name].default) in at:
+                    found.add(need)
+        return frozenset(found)
+
+    @property
+    def needs_lines(self) -> list[str]:
+        """The needs as text, those that depend on a hyperparameter with its values."""
+        lines = sorted(self.needs)
+        for need, conditions in self.needs_when.items():
+            for name, at in conditions.items():
+                values = " or ".join(map(repr, at))
+                lines.append(f"{need} where {name} is {values}")
+        return lines
+
     def __str__(self) -> str:
         lines = [f"{self.slot} {self.name}: {self.summary}"]
         if self.aliases:
             lines.append(f"  also called: {', '.join(self.aliases)}")
         if self.paper:
             lines.append(f"  paper: {self.paper}")
-        if self.needs:
-            lines.append(f"  needs: {', '.join(sorted(self.needs))}")
+        if self.needs_lines:
+            lines.append(f"  needs: {', '.join(self.needs_lines)}")
         lines.extend(f"      {line}" for line in self.documentation.formula.split("\n") if line)
         for entry in self.hyperparameters.values():
             line = f"  {entry.name}: {type_text(entry.annotation)} = {entry.default!r}"
@@ -95,6 +116,7 @@ def inspect_block(
     aliases: tuple[str, ...],
     paper: str,
     needs: frozenset[str],
+    needs_when: Mapping[str, Mapping[str, tuple[Any, ...]]],
     function: Callable[..., Any],
     logs: bool = False,
 ) -> BlockInfo:
@@ -136,7 +158,23 @@ def inspect_block(
         raise ContractError(
             f"{label}: a hyperparameter cannot be called 'name', which names the block in a spec."
         )
+    for need, conditions in needs_when.items():
+        for key, values in conditions.items():
+            if key not in found:
+                raise unknown_name(f"hyperparameter of {label} in needs_when:", key, found)
+            for value in values:
+                found[key].check(value, f"{label}: needs_when {need!r}, {key}")
     summary = read_documentation(function).summary
     return BlockInfo(
-        place.name, name, aliases, function, summary, paper, needs, tuple(extras), found, logs
+        place.name,
+        name,
+        aliases,
+        function,
+        summary,
+        paper,
+        needs,
+        needs_when,
+        tuple(extras),
+        found,
+        logs,
     )

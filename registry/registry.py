@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 from .contract import BlockInfo, check_words, inspect_block
@@ -27,6 +27,7 @@ def register(
     paper: str = "",
     needs: Iterable[str] = (),
     metrics: bool = False,
+    needs_when: Mapping[str, Mapping[str, tuple[Any, ...]]] | None = None,
     replace: bool = False,
 ) -> Callable[[Function], Function]:
     """Give a function a name in a slot; the function itself is returned unchanged.
@@ -43,6 +44,8 @@ def register(
         needs: what a run must provide for it, e.g. `("critic",)`.
         metrics: whether the function returns `(value, {name: array})`: beside the slot's result
             metrics of the slot's shape, which are averaged and logged under their names.
+        needs_when: needs that hold for some values of a hyperparameter alone, e.g.
+            `{"logits": {"estimator": ("full",)}}`.
         replace: put it in the place of a block of that name.
 
     Returns:
@@ -67,7 +70,14 @@ def register(
 
     def decorate(function: Function) -> Function:
         info = inspect_block(
-            place, name, tuple(aliases), paper, frozenset(needs), function, metrics
+            place,
+            name,
+            tuple(aliases),
+            paper,
+            frozenset(needs),
+            needs_when or {},
+            function,
+            metrics,
         )
         _refuse_duplicates(info, replace)
         if replace:

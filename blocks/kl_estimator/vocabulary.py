@@ -7,7 +7,7 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 
-from ...registry import register
+from ...registry import ZootomyError, register
 from ..checks import same_shape
 
 # The least probability of the rest of the vocabulary, which keeps its logarithm finite.
@@ -47,7 +47,9 @@ def full(
 
 
 @register("kl_estimator", "top_k", needs=("logits",))
-def top_k(logp: jax.Array, ref_logp: jax.Array, *, tail: bool = True) -> jax.Array:
+def top_k(
+    logp: jax.Array, ref_logp: jax.Array, *, k: int | None = None, tail: bool = True
+) -> jax.Array:
     """The KL over the K most probable tokens of the teacher, the rest as one token.
 
         kl = Σ_k π(k) (logπ(k) − logπ_ref(k)) + π̄ (log π̄ − log π̄_ref),   π̄ = 1 − Σ_k π(k)
@@ -57,26 +59,40 @@ def top_k(logp: jax.Array, ref_logp: jax.Array, *, tail: bool = True) -> jax.Arr
     policy leaves the K tokens.
 
     Args:
-        logp: `[N, T, K]` log-probabilities of the K tokens under the policy, in nats.
-        ref_logp: `[N, T, K]` those under the teacher.
+        logp: `[N, T, K]` log-probabilities of the K tokens under the policy, in nats; or
+            `[N, T, V]` of all tokens, of which `k` are taken.
+        ref_logp: `[N, T, K]` those under the teacher, or `[N, T, V]`.
+        k: how many of the given tokens count, those most probable under the teacher; None: all.
         tail: whether the rest counts.
 
     Returns:
         `[N, T]` float32, in nats.
 
     Raises:
-        ZootomyError: if the shapes differ.
+        ZootomyError: if the shapes differ, or `k` is below 1 or above the tokens that are given.
 
     Source: the top-k form of on-policy distillation, arXiv:2306.13649 (over the vocabulary).
     """
     same_shape("top_k", logp=logp, ref_logp=ref_logp)
     p, q = logp.astype(jnp.float32), ref_logp.astype(jnp.float32)
+    if k is not None:
+        p, q = _best("top_k", p, q, k)
     kl = _divergence(p, q)
     if not tail:
         return kl
     rest_p = jnp.maximum(1.0 - jnp.exp(p).sum(-1), REST)
     rest_q = jnp.maximum(1.0 - jnp.exp(q).sum(-1), REST)
     return kl + rest_p * (jnp.log(rest_p) - jnp.log(rest_q))
+
+
+def _best(block: str, p: jax.Array, q: jax.Array, k: int) -> tuple[jax.Array, jax.Array]:
+    """`[..., k]` of both: the tokens with the largest q."""
+    if not 1 <= k <= q.shape[-1]:
+        raise ZootomyError(
+            f"{block}: k must be in 1..{q.shape[-1]}, the tokens that are given, got {k!r}."
+        )
+    _, chosen = jax.lax.top_k(jax.lax.stop_gradient(q), k)
+    return jnp.take_along_axis(p, chosen, axis=-1), jnp.take_along_axis(q, chosen, axis=-1)
 
 
 def _divergence(p: jax.Array, q: jax.Array) -> jax.Array:

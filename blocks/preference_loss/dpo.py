@@ -54,9 +54,7 @@ def dpo(
     """
     check("dpo", beta, label_smoothing)
     pair = enter("dpo", chosen_logp, rejected_logp, ref_chosen_logp, ref_rejected_logp, lengths)
-    margin = pair.margin
-    if length_normalized:
-        margin = pair.up / pair.chosen_length - pair.down / pair.rejected_length
+    margin = (pair.per_token if length_normalized else pair).margin
     return smoothed(beta * margin, label_smoothing)
 
 
@@ -243,8 +241,7 @@ def dpo_sft(
     """
     check("dpo_sft", beta)
     pair = enter("dpo_sft", chosen_logp, rejected_logp, ref_chosen_logp, ref_rejected_logp, lengths)
-    imitation = -pair.chosen / pair.chosen_length
-    return -log_sigmoid(beta * pair.margin) + coef * imitation
+    return -log_sigmoid(beta * pair.margin) - coef * pair.per_token.chosen
 
 
 @register("preference_loss", "discopop", paper="arXiv:2406.08414", needs=("reference",))

@@ -38,6 +38,17 @@ class Pair(NamedTuple):
         """u = log π/π_ref of the chosen minus that of the rejected, `[B]`."""
         return self.up - self.down
 
+    @property
+    def per_token(self) -> Pair:
+        """The same with every log-probability divided by its completion's length."""
+        chosen, rejected = self.chosen_length, self.rejected_length
+        return self._replace(
+            chosen=self.chosen / chosen,
+            rejected=self.rejected / rejected,
+            up=self.up / chosen,
+            down=self.down / rejected,
+        )
+
 
 def enter(
     block: str,
@@ -82,6 +93,16 @@ def log_sigmoid(x: jax.Array) -> jax.Array:
 def smoothed(z: jax.Array, label_smoothing: float) -> jax.Array:
     """−(1 − ε) log σ(z) − ε log σ(−z): the logistic loss when ε of the labels are wrong."""
     return -(1.0 - label_smoothing) * log_sigmoid(z) - label_smoothing * log_sigmoid(-z)
+
+
+def hinged(z: jax.Array) -> jax.Array:
+    """max(0, 1 − z): no loss once the margin is large enough."""
+    return jnp.maximum(1.0 - z, 0.0)
+
+
+def to_target(margin: jax.Array, beta: float) -> jax.Array:
+    """(u − 1/(2β))²: the margin should be that number."""
+    return jnp.square(margin - 1.0 / (2.0 * beta))
 
 
 def check(block: str, beta: float, label_smoothing: float = 0.0) -> None:

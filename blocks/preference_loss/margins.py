@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from ...registry import register
 from ..checks import above
-from .inputs import check, enter, log_sigmoid
+from .inputs import check, enter, hinged, log_sigmoid, smoothed, to_target
 
 
 @register(
@@ -44,7 +44,7 @@ def hinge(
     """
     check("hinge", beta)
     pair = enter("hinge", chosen_logp, rejected_logp, ref_chosen_logp, ref_rejected_logp, lengths)
-    return jnp.maximum(1.0 - beta * pair.margin, 0.0)
+    return hinged(beta * pair.margin)
 
 
 @register("preference_loss", "ipo", paper="arXiv:2310.12036", needs=("reference",))
@@ -84,10 +84,7 @@ def ipo(
     """
     check("ipo", beta)
     pair = enter("ipo", chosen_logp, rejected_logp, ref_chosen_logp, ref_rejected_logp, lengths)
-    margin = pair.margin
-    if length_normalized:
-        margin = pair.up / pair.chosen_length - pair.down / pair.rejected_length
-    return jnp.square(margin - 1.0 / (2.0 * beta))
+    return to_target((pair.per_token if length_normalized else pair).margin, beta)
 
 
 @register("preference_loss", "robust", paper="arXiv:2403.00409", needs=("reference",))
@@ -216,6 +213,4 @@ def aot(
     else:
         own, other = pair.up, pair.down
     places = jnp.argsort(jnp.argsort(own))
-    d = beta * (own - jnp.sort(other)[places])
-    e = label_smoothing
-    return -(1.0 - e) * log_sigmoid(d) - e * log_sigmoid(-d)
+    return smoothed(beta * (own - jnp.sort(other)[places]), label_smoothing)

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from ...registry import register
-from .inputs import CLAMP, check, enter, log_sigmoid, smoothed
+from .inputs import CLAMP, check, enter, hinged, log_sigmoid, smoothed, to_target
 
 
 @register("preference_loss", "simpo", paper="arXiv:2405.14734")
@@ -54,8 +54,8 @@ def simpo(
     Source: Meng et al. 2024, SimPO, arXiv:2405.14734, equation 6; AlphaPO, arXiv:2501.03884.
     """
     check("simpo", beta, label_smoothing)
-    pair = enter("simpo", chosen_logp, rejected_logp, None, None, lengths)
-    chosen, rejected = pair.chosen / pair.chosen_length, pair.rejected / pair.rejected_length
+    pair = enter("simpo", chosen_logp, rejected_logp, None, None, lengths).per_token
+    chosen, rejected = pair.chosen, pair.rejected
     if alpha != 0.0:
         chosen, rejected = (
             (1.0 - jnp.exp(jnp.minimum(-alpha * mean, CLAMP))) / alpha
@@ -63,7 +63,7 @@ def simpo(
         )
     z = beta * (chosen - rejected) - gamma
     if form == "hinge":
-        return jnp.maximum(1.0 - z, 0.0)
+        return hinged(z)
     return smoothed(z, label_smoothing)
 
 
@@ -112,10 +112,10 @@ def cpo(
     if form == "sigmoid":
         loss = smoothed(beta * pair.margin, label_smoothing)
     elif form == "hinge":
-        loss = jnp.maximum(1.0 - beta * pair.margin, 0.0)
+        loss = hinged(beta * pair.margin)
     else:
-        loss = jnp.square(pair.margin - 1.0 / (2.0 * beta))
-    return loss - nll * pair.chosen / pair.chosen_length
+        loss = to_target(pair.margin, beta)
+    return loss - nll * pair.per_token.chosen
 
 
 @register("preference_loss", "orpo", paper="arXiv:2403.07691")
@@ -154,8 +154,8 @@ def orpo(
     Source: Hong et al. 2024, ORPO, arXiv:2403.07691, equations 6 and 7.
     """
     check("orpo", beta)
-    pair = enter("orpo", chosen_logp, rejected_logp, None, None, lengths)
-    chosen, rejected = pair.chosen / pair.chosen_length, pair.rejected / pair.rejected_length
+    pair = enter("orpo", chosen_logp, rejected_logp, None, None, lengths).per_token
+    chosen, rejected = pair.chosen, pair.rejected
     odds = chosen - rejected - (_log1mexp(chosen) - _log1mexp(rejected))
     return -nll * chosen - beta * log_sigmoid(odds)
 
@@ -195,7 +195,7 @@ def sft(
     """
     pair = enter("sft", chosen_logp, rejected_logp, None, None, lengths)
     if average == "sequences":
-        return -pair.chosen / pair.chosen_length
+        return -pair.per_token.chosen
     return -pair.chosen / pair.chosen_length.mean()
 
 

@@ -127,6 +127,7 @@ def make(
     t: int = 5,
     scale: float = 1.0,
     sparse: bool = False,
+    wide: bool = False,
 ) -> dict:
     """The arrays that a block takes, by name.
 
@@ -137,6 +138,7 @@ def make(
         t: columns: tokens or completions a prompt.
         scale: stretches log-ratios and rewards.
         sparse: no action but in the first row, and a group with a single valid completion.
+        wide: log-probabilities of a whole vocabulary, `[N, T, V]`.
     """
     place = slot(key[0])
     pools = {
@@ -146,7 +148,7 @@ def make(
         "reward_loss": lambda: pair_pool(seed, n, scale),
     }
     pool = pools.get(place.name, lambda: token_pool(seed, n, t, scale))()
-    if key in OVER_VOCABULARY:
+    if key in OVER_VOCABULARY or wide:
         rng = np.random.default_rng(seed)
         for name in ("logp", "ref_logp"):
             logits = scale * rng.normal(size=(n, t, 3))

@@ -190,6 +190,8 @@ def test_every_hyperparameter_changes_something(key, name):
         given.make(key, seed=4, scale=8.0),
         given.make(key, seed=5, sparse=True),
     ]
+    if "logits" in describe(*key).needs_when:
+        batches.append(given.make(key, seed=6, wide=True))
     for around in given.companions(key, name):
         for batch in batches:
             base = given.attempt(key, batch, **around)

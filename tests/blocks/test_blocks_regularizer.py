@@ -86,6 +86,39 @@ def test_distillation_over_the_teachers_best_tokens():
         regularizer.distillation(LOGP, REF, None, ADVANTAGES, MASK, estimator="top_k")
 
 
+@pytest.mark.parametrize("direction, value", [("reverse", 0.5108), ("forward", 0.3681)])
+def test_distillation_over_the_vocabulary(direction, value):
+    # p = (.5, .5), q = (.9, .1): .5 log(.5/.9) + .5 log(.5/.1) = .5108; forward .3681
+    policy = jnp.log(jnp.array([[[0.5, 0.5], [0.5, 0.5], [jnp.nan, 0.5]]]))
+    teacher = jnp.log(jnp.array([[[0.9, 0.1], [0.5, 0.5], [0.5, jnp.nan]]]))
+
+    def total(logp):
+        got = regularizer.distillation(
+            logp, teacher, None, ADVANTAGES, MASK, estimator="full", direction=direction
+        )
+        return got.sum(), got
+
+    (_, got), slope = jax.value_and_grad(total, has_aux=True)(policy)
+    np.testing.assert_allclose(got, [[value, 0, 0]], atol=1e-4)
+    assert bool(jnp.isfinite(slope).all())
+    assert not slope[0, 2].any()
+
+
+def test_distillation_takes_the_teachers_best_of_the_whole():
+    policy = jnp.log(jnp.array([[[0.2, 0.3, 0.5]] * 3]))
+    teacher = jnp.log(jnp.array([[[0.2, 0.2, 0.6]] * 3]))
+    got = regularizer.distillation(policy, teacher, None, ADVANTAGES, MASK, estimator="top_k", k=1)
+    # The third token: .5 log(.5/.6) + .5 log(.5/.4); the policy's own best would be the same one,
+    # but of the whole three terms: .5 log(.5/.6) + .3 log(.3/.2).
+    np.testing.assert_allclose(got, [[0.02041, 0.02041, 0]], atol=1e-5)
+    for k in (0, 4):
+        with pytest.raises(ZootomyError) as error:
+            regularizer.distillation(
+                policy, teacher, None, ADVANTAGES, MASK, estimator="top_k", k=k
+            )
+        assert str(error.value) == f"top_k: k must be in 1..3, the tokens that are given, got {k}."
+
+
 def test_the_entropy_bonus_of_the_undecided():
     # entropies .7 and .2: the upper half is .7
     got = regularizer.entropy_top(LOGP, REF, ENTROPY, ADVANTAGES, MASK, fraction=0.5)

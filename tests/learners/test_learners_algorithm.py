@@ -488,6 +488,16 @@ class TestDoubts:
             ("grpo", {"controller.coef": 0.0}, "kl_placement is 'loss' with a coefficient of 0"),
             ("grpo", {"kl_estimator": "abs"}, "kl_estimator 'abs' as a loss pushes with the same"),
             ("rloo", {"kl_estimator": "k3"}, "kl_estimator 'k3' in the reward biases"),
+            (
+                "rloo",
+                {"kl_estimator": block("full", direction="forward")},
+                "kl_estimator 'full', forward, in the reward biases",
+            ),
+            (
+                "grpo",
+                {"kl_estimator": block("top_k", k=8, tail=False)},
+                "kl_estimator 'top_k' without its tail as a loss falls when the policy leaves",
+            ),
             ("gspo_token", {"aggregation": "token_mean"}, "ratio 'sequence_token' under aggregat"),
             ("grpo", {"ratio": "none"}, "ratio 'none' is always 1, so the clip of policy_loss"),
             ("cispo", {"ratio": "none"}, "ratio 'none' is always 1, and policy_loss 'cispo' works"),

@@ -17,8 +17,6 @@ from zootomy import Algorithm, ZootomyError, algorithms, block
 from zootomy.registry import describe, names
 
 FAST, SLOW = 50, 500
-# Estimators of the whole vocabulary's distance are for loops of one's own, which have logits.
-OVER_VOCABULARY = ("full", "top_k")
 
 
 def draw(seed):
@@ -27,13 +25,14 @@ def draw(seed):
 
     def some(slot, **settings):
         """A block of the slot, with some of its words and switches turned."""
-        known = [name for name in names(slot) if name not in OVER_VOCABULARY]
-        name = rng.choice(known)
+        name = rng.choice(names(slot))
         for key, entry in describe(slot, name).hyperparameters.items():
             words = [w for w in typing.get_args(entry.annotation) if isinstance(w, str)]
             choices = [True, False] if entry.annotation is bool else words
             if choices and rng.random() < 0.4:
-                settings[key] = rng.choice([w for w in choices if w not in OVER_VOCABULARY])
+                settings[key] = rng.choice(choices)
+            if key == "k" and entry.default is None:
+                settings[key] = rng.choice((1, 2))
         return block(name, **settings)
 
     def maybe(slot, **settings):
@@ -137,12 +136,7 @@ def test_many_more_train_with_one_gradient_in_every_layout(seed, tiny_learner, m
 def test_the_draws_reach_every_block():
     seen = {key for seed in range(SLOW) for key in blocks_of(build(seed)[0])}
     slots = {slot for slot, _ in seen}
-    missing = {
-        (slot, name)
-        for slot in slots
-        for name in names(slot)
-        if (slot, name) not in seen and name not in OVER_VOCABULARY
-    }
+    missing = {(slot, name) for slot in slots for name in names(slot) if (slot, name) not in seen}
     # Controllers of the distance are drawn by no coefficient here.
     assert {key for key in missing if key[0] != "controller"} == set()
 

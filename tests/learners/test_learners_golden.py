@@ -31,7 +31,9 @@ def numbers(name):
         loss = objective(Outputs(logp, entropy, values), batch, coefficients)
         return loss.total, loss
 
-    (value, loss), gradients = jax.value_and_grad(total, argnums=(0, 1, 2), has_aux=True)(*outputs)
+    (value, loss), gradients = jax.value_and_grad(total, argnums=(0, 1, 2), has_aux=True)(
+        *outputs[:3]
+    )
     means = {key: mean(*pair) for key, pair in {**metrics, **loss.metrics}.items()}
     norms = dict(zip(("logp", "entropy", "values"), gradients, strict=True))
     return {

@@ -241,16 +241,6 @@ def test_bypass_takes_the_engines_word_and_saves_a_pass(tiny_learner):
 
 
 class TestRefusals:
-    def test_what_single_turns_without_logits_cannot_give(self, tiny_learner):
-        changes = {"kl_estimator": "full"}
-        assert refused(tiny_learner, "grpo", changes=changes).startswith(
-            "kl_estimator 'full' needs logits, which this learner does not provide; it provides "
-        )
-        teacher = block("distillation", coef=1.0, estimator="top_k")
-        assert refused(tiny_learner, "pico", changes={"regularizer": teacher}).startswith(
-            "regularizer 'distillation' needs logits, which this learner does not provide; "
-        )
-
     def test_a_single_turn_is_one(self, tiny_learner):
         learner = tiny_learner("reinforce", changes={"advantage": "turn_level"})
         seen = seen_rollouts(learner)

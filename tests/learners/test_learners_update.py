@@ -182,7 +182,7 @@ def test_mini_batches_cover_the_batch_once_an_epoch(learner_of):
     update = learner.cluster.update
 
     def spy(role, sequences, batch, *arguments, **named):
-        experience, weights = batch
+        experience, weights, _ = batch
         seen.append((len(sequences), np.unique(experience.group_ids), weights.sum()))
         return update(role, sequences, batch, *arguments, **named)
 

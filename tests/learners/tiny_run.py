@@ -3,8 +3,8 @@
 import dataclasses
 
 from flax import nnx
-from zootomy import Cluster, ClusterConfig, Learner, RolloutConfig, algorithm
-from zootomy.clusters import OptimizerConfig
+from zootomy import Cluster, ClusterConfig, Learner, Role, RolloutConfig, algorithm
+from zootomy.clusters import OptimizerConfig, data_mesh
 from zootomy.learners import BatchConfig
 from zootomy.models import Decoder, ModelConfig, ValueModel
 
@@ -23,7 +23,8 @@ def share(prompts, completions):
 
 
 def make_learner(task_of, engine_of, name, *, changes=None, function=share, rewards=None, rows=8,
-                 per_row=1, full=4, mini=None, epochs=1, group=2, **options):  # fmt: skip
+                 length=8, per_row=1, devices=1, full=4, mini=None, epochs=1, group=2,
+                 **options):  # fmt: skip
     """A learner by an algorithm or its name, with a cluster that has what it needs."""
     chosen = algorithm(name) if isinstance(name, str) else name
     chosen = chosen.override(changes or {})
@@ -35,10 +36,11 @@ def make_learner(task_of, engine_of, name, *, changes=None, function=share, rewa
     if chosen.value_loss is not None:
         critic = ValueModel.from_decoder(actor, rngs=nnx.Rngs(1))
         given |= {"critic": critic, "critic_optimizer": ADAM}
-    cluster = Cluster(
-        ClusterConfig(micro_rows=rows, row_length=8, sequences_per_row=per_row),
-        actor=actor, engine=engine_of(VOCAB), **{**given, **options},
+    config = ClusterConfig(
+        micro_rows=rows, row_length=length, sequences_per_row=per_row,
+        role_to_mesh=None if devices == 1 else {Role.ACTOR: data_mesh(devices)},
     )  # fmt: skip
+    cluster = Cluster(config, **{"actor": actor, "engine": engine_of(VOCAB), **given, **options})
     task = task_of(function)
     if rewards is not None:
         task = dataclasses.replace(task, rewards=rewards)

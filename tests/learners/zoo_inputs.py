@@ -3,8 +3,9 @@
 import numpy as np
 from zootomy import Algorithm
 from zootomy.learners import Outputs, Rollouts
+from zootomy.learners.vocabulary import in_the_update
 
-P, G, T = 3, 4, 6
+P, G, T, V = 3, 4, 6, 5
 N = P * G
 LENGTHS = np.array([6, 3, 1, 5, 2, 6, 4, 6, 3, 5, 6, 4])
 # By group: mixed, all right, mixed with a failed rollout (the last).
@@ -44,6 +45,7 @@ def make_rollouts() -> Rollouts:
         sum_pi_squared=wave(N, T, low=0.2, high=0.9, pace=0.5),
         entropy=wave(N, T, low=0.1, high=2, pace=0.3),
         turn_ids=np.zeros((N, T), np.int32),
+        kl=wave(N, T, low=0, high=0.4, pace=0.6),
     )
 
 
@@ -52,11 +54,20 @@ def make_outputs(algorithm: Algorithm) -> Outputs:
     old = make_rollouts().old_logp
     logp = np.minimum(old + wave(N, T, low=-0.4, high=0.4, pace=1.9), -0.01)
     logp[FAR] = -0.5
+    whole = bool(in_the_update(algorithm))
     return Outputs(
         logp=logp,
         entropy=wave(N, T, low=0.1, high=2, pace=0.35),
         values=wave(N, T, low=0, high=1, pace=0.8) if algorithm.value_loss is not None else None,
+        distributions=whole_logp(0.75) if whole else None,
+        ref_distributions=whole_logp(0.55) if whole else None,
     )
+
+
+def whole_logp(pace):
+    """`[N, T, V]` log-probabilities of a whole vocabulary."""
+    logits = wave(N, T, V, low=-1, high=1, pace=pace)
+    return logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
 
 
 def coefficients(algorithm: Algorithm, value: float = 0.3) -> dict[str, float]:
