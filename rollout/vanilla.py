@@ -77,7 +77,8 @@ class VanillaEngine:
             ZootomyError: a wrong prompt or stop id, a longer completion than the engine was made
                 for, weights that are gone, or a model that gives NaN.
         """
-        params = self._live_params()
+        # An update from another thread does not reach a call that has begun.
+        params, version = self._live_params(), self._version
         prompts = check_requests(requests, sampling, self.config, self._vocabulary)
         if not requests:
             return []
@@ -100,7 +101,7 @@ class VanillaEngine:
                     batch = self._read(params, schedule)
                 assert batch is not None
                 state = self._fill(state, batch, schedule, arrays, sampling.truncated)
-                self._harvest(state, schedule)
+                self._harvest(state, schedule, version)
             if schedule.busy:
                 state = self._programs.decode(
                     params,
@@ -110,7 +111,7 @@ class VanillaEngine:
                     attend_to=fit(schedule.furthest + 1 + HEADROOM, self._reads),
                     truncated=sampling.truncated,
                 )
-                self._harvest(state, schedule)
+                self._harvest(state, schedule, version)
             if schedule.shrinkable:
                 state = self._programs.keep(state, schedule.shrink())
         return schedule.completions
@@ -182,7 +183,7 @@ class VanillaEngine:
             fill.owner[slot] = row.request, row.completion
         return self._programs.fill(state, batch, fill, arrays, truncated=truncated)
 
-    def _harvest(self, state: DecodeState, schedule: Schedule) -> None:
+    def _harvest(self, state: DecodeState, schedule: Schedule, version: int) -> None:
         """Take finished completions out of their slots."""
         active, stopped, count, position = jax.device_get(
             (state.active, state.stopped, state.count, state.position)
@@ -197,7 +198,7 @@ class VanillaEngine:
                 tokens=tokens[slot, :length].copy(),
                 logp=logps[slot, :length].copy(),
                 stop_reason="stop" if stopped[slot] else "length",
-                version=self._version,
+                version=version,
             )
             self._refuse_nan(completion, row)
             schedule.finish(slot, completion)
@@ -206,7 +207,7 @@ class VanillaEngine:
         wrong = np.flatnonzero(~np.isfinite(completion.logp))
         if wrong.size:
             raise ZootomyError(
-                f"the model (weights version {self._version}) gave a logp of "
+                f"the model (weights version {completion.version}) gave a logp of "
                 f"{completion.logp[wrong[0]]} for request {row.request}, completion "
                 f"{row.completion}, token {wrong[0]}; its weights are likely not finite"
             )

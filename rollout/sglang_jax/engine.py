@@ -64,7 +64,7 @@ class SglangJaxEngine:
         arguments = engine_arguments(config, model, dtype=dtype, device=device, mesh=mesh)
         self._folder = tempfile.TemporaryDirectory(prefix="zootomy-sglang-")
         own = Path(self._folder.name)
-        fields = config_fields(model, arguments["dtype"])
+        fields = with_old_rope_fields(config_fields(model, arguments["dtype"]))
         (own / "config.json").write_text(json.dumps(fields), encoding="utf-8")
         import_extra("sgl_jax")
         try:
@@ -146,6 +146,15 @@ class SglangJaxEngine:
                 self._engine, engine = None, self._engine
                 self._folder.cleanup()
                 engine.shutdown()
+
+
+def with_old_rope_fields(fields: dict[str, Any]) -> dict[str, Any]:
+    """The rotary embedding under transformers 4's names too, which SGLang-JAX reads."""
+    rope = dict(fields["rope_parameters"])
+    found = {**fields, "rope_theta": rope.pop("rope_theta")}
+    if rope.get("rope_type", "default") != "default":
+        found["rope_scaling"] = rope
+    return found
 
 
 def new_leaves(

@@ -12,7 +12,12 @@ from zootomy.models import PRESETS, make_model
 from zootomy.rollout import RolloutConfig, SamplingParams
 from zootomy.rollout.sglang_jax import SglangJaxConfig
 from zootomy.rollout.sglang_jax.arguments import engine_arguments, sampling_arguments
-from zootomy.rollout.sglang_jax.engine import new_leaves, path_name, read_output
+from zootomy.rollout.sglang_jax.engine import (
+    new_leaves,
+    path_name,
+    read_output,
+    with_old_rope_fields,
+)
 from zootomy.rollout.sglang_jax.names import engine_arrays, pad_to
 from zootomy.rollout.weights import named_params
 
@@ -111,6 +116,13 @@ def test_sampling_parameters():
     assert message(sampling_arguments, cut, None, logprobs=True).startswith(
         "sglang_jax reports log-probabilities of the whole distribution"
     )
+
+
+def test_the_rotary_embedding_is_written_for_old_readers_too():
+    plain = {"rope_parameters": {"rope_type": "default", "rope_theta": 5.0}}
+    assert with_old_rope_fields(plain) == {**plain, "rope_theta": 5.0}
+    linear = {"rope_parameters": {"rope_type": "linear", "rope_theta": 5.0, "factor": 2.0}}
+    assert with_old_rope_fields(linear)["rope_scaling"] == {"rope_type": "linear", "factor": 2.0}
 
 
 def test_answers_are_read():
