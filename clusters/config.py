@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated
@@ -108,6 +109,24 @@ class ClusterConfig:
                     "roles share one mesh: give each the same."
                 )
         return _checked(first[1])
+
+
+def row_length(config: ClusterConfig, max_tokens: int | None) -> int:
+    """L, the tokens of a row.
+
+    Raises:
+        ZootomyError: if neither says it, or it is shorter than the longest sequence.
+    """
+    if config.row_length is None and max_tokens is None:
+        raise ZootomyError("Give row_length in the ClusterConfig, or max_tokens to the Cluster.")
+    if config.row_length is None:
+        return operator.index(max_tokens)  # type: ignore[arg-type]
+    if max_tokens is not None and config.row_length < max_tokens:
+        raise ZootomyError(
+            f"row_length={config.row_length} is shorter than the longest sequence of the run, "
+            f"{max_tokens} tokens; raise row_length, or lower the prompt or completion limit."
+        )
+    return config.row_length
 
 
 def data_mesh(devices: int | None = None) -> Mesh:
