@@ -20,6 +20,7 @@ from .learners.arguments import OPEN_MAPPINGS, check_flags, take_dotted, take_na
 from .learners.compilation import keep_compilations
 from .learners.run_config import RunConfig, read_yaml, setting_names
 from .learners.search import search
+from .learners.stopping import RunStopped
 from .registry import (
     ZootomyError,
     load_plugin,
@@ -29,6 +30,8 @@ from .registry import (
 )
 
 USER_ERROR = 2
+# As `EX_TEMPFAIL` in sysexits.h: try again, which is what a scheduler does with `--resume`.
+SAVED = 75
 INTERRUPTED = 130
 # Options of `train` beside the settings of a run.
 WORDS = ("algorithm", "config", "plugin", "resume")
@@ -43,7 +46,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: the words after `zootomy`; None takes them from the process.
 
     Returns:
-        The exit code: 0, or 2 for an error of the user's.
+        The exit code: 0; 2 for an error of the user's; 75 for a run that was asked to stop and is
+        saved; 130 for one that was interrupted.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
@@ -57,6 +61,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ZootomyError as error:
         print(f"error: {error}", file=sys.stderr)  # noqa: T201
         return USER_ERROR
+    except RunStopped as stopped:
+        print(stopped, file=sys.stderr)  # noqa: T201
+        return SAVED
     except BrokenPipeError:
         # Whoever read the output has seen enough, as in `zootomy show grpo | head`.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

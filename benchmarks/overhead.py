@@ -31,6 +31,7 @@ from zootomy.clusters.trained import TrainedModel
 from zootomy.learners.loop import Loop
 from zootomy.learners.run import build_learner
 from zootomy.learners.run_config import RunConfig, read_yaml
+from zootomy.learners.telemetry import Telemetry
 from zootomy.models import ModelConfig, make_model
 from zootomy.monitor import RunLog, SampleLog, Screen
 from zootomy.tasks import make_task
@@ -130,9 +131,10 @@ def steps(learner: Any, config: RunConfig, clock: Clock, folder: Path) -> Any:
         Checkpoints(folder / "checkpoints") as checkpoints,
         Screen("overhead", config.steps, console=console) as screen,
         RunLog(folder) as log,
+        Telemetry(folder, config.telemetry, resume=False) as telemetry,
     ):
         samples = SampleLog(folder)
-        loop = Loop(learner, config, screen, log, samples, checkpoints)
+        loop = Loop(learner, config, screen, log, samples, checkpoints, telemetry)
         for n in range(config.steps - 1):
             clock.take()
             began = time.perf_counter()

@@ -9,6 +9,7 @@ from .passes import UpdateResult
 from .programs import LossFunction, ModelOutputs, Wanted
 from .roles import Role
 from .trained import NonFiniteError
+from .trouble import nothing_whole
 
 __all__ = [
     "Checkpoints",
@@ -28,6 +29,7 @@ __all__ = [
     "data_mesh",
     "make_optimizer",
     "make_schedule",
+    "nothing_whole",
     "optimizer_names",
     "pack",
 ]

@@ -7,12 +7,15 @@ from typing import Any, Literal
 
 import jax
 import numpy as np
+from flax import nnx
 
-from ..models import Decoder, RewardModel, ValueModel
+from ..models import Decoder, RewardModel, ValueModel, has_adapters, merge_adapters, without_deltas
 from ..registry import ZootomyError
+from ..rollout import takes_adapters, weights_of
 from ..rollout.types import Completion, Request, RolloutEngine, SamplingParams
 from .checkpoint import ClusterState
-from .config import ClusterConfig, resolve_row_length
+from .config import ClusterConfig, row_length
+from .memory import held_bytes
 from .optimizer import OptimizerConfig
 from .packing import Sequences
 from .passes import Passes, UpdateResult, check_batch
@@ -26,12 +29,13 @@ class Cluster:
 
     Args:
         config: mesh and row shapes.
-        actor: the policy.
+        actor: the policy; of one with adapters only these are trained, sent and saved.
         optimizer: the actor's.
         total_steps: optimizer steps of the whole run, the horizon of the schedules.
         max_tokens: longest sequence of the run, prompt and completion; the row length where
             `config.row_length` is None.
-        reference: `"none"`, `"snapshot"` (the actor as it is given), or a model of its own.
+        reference: `"none"`, `"snapshot"` (the actor as it is given, of one with adapters its
+            backbone), or a model of its own.
         critic: a model that gives `[R, L]` values.
         critic_optimizer: its optimizer; needed with a critic.
         critic_steps: its horizon; None: `total_steps`.
@@ -60,7 +64,7 @@ class Cluster:
         self.config = config
         self.engine = engine
         self.version = 0
-        self.row_length = resolve_row_length(config, max_tokens)
+        self.row_length = row_length(config, max_tokens)
         self._vocab_size = actor.config.vocab_size
         self._passes = Passes(config, self.row_length, self._vocab_size, actor.config.hidden_size)
         self.micro_rows = config.rows(self.row_length)
@@ -80,7 +84,7 @@ class Cluster:
             self._check_vocabulary("reward model", reward.config.vocab_size)
             self._models[Role.REWARD] = RoleModel(Role.REWARD, reward, self._passes.mesh)
         if engine is not None:
-            engine.update_weights(self._actor.lend_params(), self.version)
+            self._give_weights(engine)
 
     @property
     def roles(self) -> tuple[Role, ...]:
@@ -231,7 +235,7 @@ class Cluster:
         """Give the actor's weights to the engine, under the next version; returns the version."""
         engine = self._engine()
         self.version += 1
-        engine.update_weights(self._actor.lend_params(), self.version)
+        self._give_weights(engine)
         return self.version
 
     def generate(
@@ -264,7 +268,21 @@ class Cluster:
             self._trained(Role(role)).steps = steps
         self.version = state.counters["version"]
         if self.engine is not None:
-            self.engine.update_weights(self._actor.lend_params(), self.version)
+            self._give_weights(self.engine)
+
+    def _give_weights(self, engine: RolloutEngine) -> None:
+        """The actor's weights to the engine: of adapters only them, where it has the backbone."""
+        model, weights = self._actor.model(), self._actor.lend_params()
+        if has_adapters(model) and not takes_adapters(engine):
+            weights = nnx.state(merge_adapters(model), nnx.Param)
+        engine.update_weights(weights, self.version)
+
+    def memory(self) -> dict[str, int]:
+        """Bytes that each role holds on this process's devices; what roles share counts once."""
+        trees: dict[str, Any] = {str(role): model.held() for role, model in self._models.items()}
+        if self.engine is not None:
+            trees[str(Role.ROLLOUT)] = weights_of(self.engine)
+        return held_bytes(trees)
 
     def _saved(self) -> dict[Role, RoleModel]:
         """What a checkpoint holds: all but the reward model, which no run changes."""
@@ -278,9 +296,8 @@ class Cluster:
     def _add_reference(self, reference: Literal["none", "snapshot"] | Decoder) -> None:
         if isinstance(reference, str):
             if reference not in ("none", "snapshot"):
-                raise ZootomyError(
-                    f"reference must be 'none', 'snapshot' or a model, got {reference!r}."
-                )
+                allowed = "'none', 'snapshot' or a model"
+                raise ZootomyError(f"reference must be {allowed}, got {reference!r}.")
             if reference == "none":
                 return
             # The same arrays as the actor's; its first step leaves them to the reference.
@@ -289,6 +306,8 @@ class Cluster:
             self._check_vocabulary("reference", reference.config.vocab_size)
             model = reference
         self._models[Role.REFERENCE] = RoleModel(Role.REFERENCE, model, self._passes.mesh)
+        if reference == "snapshot" and has_adapters(model):
+            self._models[Role.REFERENCE].params = without_deltas(self._actor.params)
 
     def _check_vocabulary(self, who: str, vocab_size: int) -> None:
         if vocab_size != self._vocab_size:
@@ -309,9 +328,8 @@ class Cluster:
     def _trained(self, role: Role) -> TrainedModel:
         model = self._model(role)
         if not isinstance(model, TrainedModel):
-            raise ZootomyError(
-                f"The {role} is not trained; only {' and '.join(TRAINED_ROLES)} are."
-            )
+            trained = " and ".join(TRAINED_ROLES)
+            raise ZootomyError(f"The {role} is not trained; only {trained} are.")
         return model
 
     def _engine(self) -> RolloutEngine:

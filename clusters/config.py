@@ -153,7 +153,7 @@ def _checked(mesh: Mesh) -> Mesh:
     return Mesh(mesh.devices, mesh.axis_names)
 
 
-def resolve_row_length(config: ClusterConfig, max_tokens: int | None) -> int:
+def row_length(config: ClusterConfig, max_tokens: int | None) -> int:
     """L, tokens a row: what is configured, or the longest sequence of the run.
 
     Raises:

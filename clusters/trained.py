@@ -11,6 +11,7 @@ import numpy as np
 from flax import nnx
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from ..models import trained_part
 from ..registry import ZootomyError
 from .naming import named_leaves, same_structure
 from .optimizer import OptimizerConfig, make_optimizer, make_schedule
@@ -39,7 +40,8 @@ class RoleModel:
     def __init__(self, role: Role, model: nnx.Module, mesh: Mesh):
         self.role = role
         self.replicated = NamedSharding(mesh, PartitionSpec())
-        self.graph, params, rest = nnx.split(model, nnx.Param, ...)
+        # Under adapters the backbone is among the rest: it is neither trained nor saved.
+        self.graph, params, rest = nnx.split(model, trained_part(model), ...)
         self.params = jax.device_put(params, self.replicated)
         self.rest = jax.device_put(rest, self.replicated)
 
@@ -50,6 +52,10 @@ class RoleModel:
     def head_kernel(self) -> jax.Array:
         """`[D, V]`: the present head of a language model."""
         return _head_kernel(self.graph, self.params, self.rest)
+
+    def held(self) -> Any:
+        """All arrays, only to look at."""
+        return self.params, self.rest
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint must hold."""
@@ -147,6 +153,10 @@ class TrainedModel(RoleModel):
             f"The gradient's norm overflows float32 ({at}), although every gradient is finite. "
             f"{outcome}"
         )
+
+    def held(self) -> Any:
+        """All arrays, only to look at."""
+        return self.params, self.rest, self.optimizer_state
 
     def state(self) -> dict[str, Any]:
         """Weights and optimizer; the arrays stay as they are whatever steps follow."""

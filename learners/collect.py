@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ..monitor import Spans
 from ..registry import ZootomyError, bind, get, setting
 from ..rollout import Completion, Request, RolloutConfig, RolloutEngine, fit_prompts
 from ..tasks import PromptOrder, Task
@@ -106,16 +107,18 @@ class Collector:
         self.order = PromptOrder(len(task.train), derive_seed(seed, "prompts"))
         self.greedy = "greedy_baseline" in algorithm.needs
 
-    def collect(self, cursor: int, step: int) -> Collected:
+    def collect(self, cursor: int, step: int, spans: Spans | None = None) -> Collected:
         """The batch of a step, from the prompts after `cursor`.
 
         Args:
             cursor: prompts consumed by the steps before.
             step: the step, counted from 0.
+            spans: timers, by name.
 
         Raises:
             ZootomyError: if every completion is invalid, or too few groups pass the filter.
         """
+        spans = Spans() if spans is None else spans
         spec = self.algorithm.group_filter
         strategy = None if spec is None else setting("group_filter", _spec(spec), "strategy")
         kept, sampled, failures = [], [], Counter()
@@ -124,7 +127,7 @@ class Collector:
             wanted = self.batch.full - len(kept)
             indices = self.order.take(cursor + consumed, wanted)
             consumed += wanted
-            groups, error = self._roll_out(indices, step, refills, failures)
+            groups, error = self._roll_out(indices, step, refills, failures, spans)
             sampled += groups
             _refuse_unscored(sampled, step, error)
             if strategy != "refill":
@@ -142,7 +145,12 @@ class Collector:
         return Collected(kept, consumed, sampled, refills, failures)
 
     def _roll_out(
-        self, indices: Sequence[int], step: int, attempt: int, failures: Counter[str]
+        self,
+        indices: Sequence[int],
+        step: int,
+        attempt: int,
+        failures: Counter[str],
+        spans: Spans,
     ) -> tuple[list[Group], str | None]:
         """G scored completions for each of some prompts, and what went wrong in scoring."""
         examples = [self.task.train[index] for index in indices]
@@ -153,18 +161,23 @@ class Collector:
         size = self.batch.group_size
         sampling = self.rollout.sampling(tokenizer.stop_ids)
         seed = derive_seed(self.seed, "rollout", step, attempt)
-        completions = self.engine.generate(
-            [Request(prompt, size) for prompt in prompts], sampling, seed
-        )
-        scores = self.judge(examples, prompts, completions, step)
+        with spans("rollout"):
+            completions = self.engine.generate(
+                [Request(prompt, size) for prompt in prompts], sampling, seed
+            )
+        with spans("reward"):
+            scores = self.judge(examples, prompts, completions, step)
         failures.update(scores.failures)
         baseline: list[float | None] = [None] * len(prompts)
         greedy_tokens = [0] * len(prompts)
         if self.greedy:
-            likeliest = self.engine.generate(
-                [Request(prompt) for prompt in prompts], replace(sampling, temperature=0.0), seed
-            )
-            own = self.judge(examples, prompts, likeliest, step)
+            greedy = replace(sampling, temperature=0.0)
+            with spans("rollout"):
+                likeliest = self.engine.generate(
+                    [Request(prompt) for prompt in prompts], greedy, seed
+                )
+            with spans("reward"):
+                own = self.judge(examples, prompts, likeliest, step)
             failures.update(own.failures)
             baseline = np.where(own.valid, own.rewards, np.nan).tolist()
             greedy_tokens = [len(one.tokens) for (one,) in likeliest]

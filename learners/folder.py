@@ -51,7 +51,7 @@ def _check_same_run(file: Path, algorithm: Algorithm, config: RunConfig) -> None
             f"{old_algorithm.diff(algorithm)}Resume it as it is, or start a new folder."
         )
     before, now = to_plain(old), to_plain(config)
-    for free in ("steps", "checkpoint", "samples", "folder"):
+    for free in ("steps", "checkpoint", "telemetry", "samples", "folder"):
         del before[free], now[free]
     changed = plain_differences(before, now)
     if changed:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +23,7 @@ from .difference import plain_differences
 from .evaluation import Evaluation, EvaluationConfig, evaluate
 from .judge import Judge
 from .memory import Memory
+from .score_scale import Scaling, check_scalings
 from .seeds import derive_seed
 from .statistics import rollout_metrics
 from .update import Updater
@@ -84,6 +85,8 @@ class Learner:
         seed: everything random follows from it.
         critic_warmup: steps in which only the critic learns.
         reward_model_weight: factor of the cluster's reward model, if it has one.
+        reward_model_normalize: take away the running mean of its scores, divide by their deviation.
+        reward_model_clip: what is then cut off on both sides; None for nothing.
 
     Raises:
         ZootomyError: if the algorithm, the cluster and the sampling do not fit together.
@@ -100,6 +103,8 @@ class Learner:
         seed: int = 0,
         critic_warmup: int = 0,
         reward_model_weight: float = 1.0,
+        reward_model_normalize: bool = False,
+        reward_model_clip: float | None = None,
     ):
         algorithm = algorithm.resolve_length(rollout.max_new_tokens)
         _check(algorithm, cluster, rollout, batch)
@@ -117,6 +122,8 @@ class Learner:
         self.seed = seed
         self.steps_done = 0
         self.cursor = 0
+        # Told of every span that ends; see `Spans`.
+        self.on_span: Callable[[str, float, float], None] | None = None
         assert cluster.engine is not None
         self.judge = Judge(
             task, cluster, width=rollout.max_new_tokens, model_weight=reward_model_weight
@@ -138,7 +145,13 @@ class Learner:
             for name, spec in algorithm.controllers.items()
         }
         self.controller_states = {name: one.init() for name, one in self.controllers.items()}
-        self.memory = Memory.start(algorithm, len(task.train))
+        self.scalings: tuple[Scaling, ...] = ()
+        if (reward_model_normalize or reward_model_clip is not None) and self.judge.cluster:
+            place = len(self.judge.names) - 1
+            scaling = (place, reward_model_weight, reward_model_normalize, reward_model_clip)
+            self.scalings = (Scaling(*scaling),)
+            check_scalings(algorithm, self.scalings)
+        self.memory = Memory.start(algorithm, len(task.train), self.scalings)
 
     def step(self) -> StepReport:
         """One step: a full batch from prompts to new weights in the engine.
@@ -152,13 +165,12 @@ class Learner:
                 learner does not move on; earlier mini-batches of the step stay learned.
         """
         began = time.perf_counter()
-        spans = Spans()
+        spans = Spans(record=self.on_span)
         states = self.controller_states
         coefficients = {name: state["coefficient"] for name, state in states.items()}
-        with spans("rollout"):
-            collected = self.collector.collect(self.cursor, self.steps_done)
-        memory = self.memory.see(collected)
-        collected = memory.recall(collected)
+        collected = self.collector.collect(self.cursor, self.steps_done, spans)
+        memory = self.memory.see(collected, self.scalings)
+        collected = memory.recall(collected, self.scalings)
         totals = self.updater.update(collected, self.steps_done, coefficients, spans)
         with spans("sync"):
             self.cluster.sync_weights()

@@ -14,6 +14,8 @@ from ..tasks import Prompt
 from .evaluation import Evaluation
 from .learner import Learner, StepReport
 from .run_config import RunConfig
+from .stopping import RunStopped, StopSignals
+from .telemetry import Telemetry
 
 
 class Loop:
@@ -26,6 +28,7 @@ class Loop:
         log: where metrics are kept.
         samples: where completions are kept.
         checkpoints: where the run's state is kept.
+        telemetry: follows the steps.
     """
 
     def __init__(
@@ -36,6 +39,7 @@ class Loop:
         log: RunLog,
         samples: SampleLog,
         checkpoints: Checkpoints,
+        telemetry: Telemetry,
     ):
         self.learner = learner
         self.config = config
@@ -43,6 +47,8 @@ class Loop:
         self.log = log
         self.samples = samples
         self.checkpoints = checkpoints
+        self.telemetry = telemetry
+        learner.on_span = telemetry.on_span
 
     def first_evaluation(self, *, resumed: bool) -> dict[str, float]:
         """The metrics before the first step: measured, or read back from the log."""
@@ -58,29 +64,44 @@ class Loop:
         return evaluation.metrics
 
     def run(self, last: dict[str, float]) -> dict[str, float]:
-        """All steps that are left; returns the last evaluation's metrics."""
-        total = self.config.steps
+        """All steps that are left; returns the last evaluation's metrics.
+
+        Raises:
+            RunStopped: after SIGTERM or SIGINT, when the step under way is done and saved.
+        """
         self.screen.status("compiling the first step")
-        while self.learner.steps_done < total:
-            last = self.step(last)
+        with StopSignals() as stop:
+            while self.learner.steps_done < self.config.steps:
+                last = self.step(last, stop)
         return last
 
-    def step(self, last: dict[str, float]) -> dict[str, float]:
+    def step(self, last: dict[str, float], stop: StopSignals | None = None) -> dict[str, float]:
         """One step, with what is due after it; returns the last evaluation's metrics."""
+        self.telemetry.begin(self.learner.steps_done + 1)
         report = self.learner.step()
         metrics = dict(report.metrics)
         if self._due(self.config.evaluation.every, report.step) and self.learner.task.eval:
-            evaluation = self.learner.evaluate(self.config.evaluation)
+            with self.telemetry.spans("evaluation"):
+                evaluation = self.learner.evaluate(self.config.evaluation)
             last = evaluation.metrics
             metrics |= last
             self.samples.write(report.step, self._held_out(evaluation), "eval")
+        metrics |= self.telemetry.end(report.step, self.learner.cluster)
         shown = self._sampled(report)
         self.samples.write(report.step, shown)
         self.log.write(report.step, metrics)
         self.screen.update(report.step, metrics, shown)
-        if self._due(self.config.checkpoint.every, report.step):
+        asked = None
+        if stop is not None and report.step < self.config.steps:
+            asked = stop.heard()
+        if asked is not None or self._due(self.config.checkpoint.every, report.step):
             self.screen.status("saving a checkpoint")
-            self.checkpoints.save(report.step, *self.learner.state())
+            score = metrics.get(self.config.checkpoint.best_metric)
+            with self.telemetry.spans("checkpoint"):
+                self.checkpoints.save(report.step, *self.learner.state(), score=score)
+        if asked is not None:
+            self.checkpoints.wait()
+            raise RunStopped(asked, report.step, self.config.folder)
         return last
 
     def _due(self, every: int, step: int) -> bool:

@@ -14,6 +14,7 @@ from ..blocks.reward_shaping import BetaTracker, RunningMoments
 from ..registry import ZootomyError
 from .algorithm import Algorithm
 from .collect import Collected, Group
+from .score_scale import Scaling, scale_scores, see_scores
 
 # Where nothing is known yet: the batch's mean, which follows, takes a constant away.
 FIRST_VALUE = 0.5
@@ -39,18 +40,21 @@ class Memory(NamedTuple):
     Attributes:
         moments: of all rewards, where a shaping needs `running_reward`.
         values: of each prompt, where a shaping needs `prompt_values`.
+        scores: moments of the raw scores of each reward model that has a scale of its own.
     """
 
     moments: RunningMoments | None
     values: PromptValues | None
+    scores: tuple[RunningMoments, ...] = ()
 
     @classmethod
-    def start(cls, algorithm: Algorithm, prompts: int) -> Memory:
+    def start(cls, algorithm: Algorithm, prompts: int, scalings: Sequence[Scaling] = ()) -> Memory:
         """Nothing seen yet.
 
         Args:
             algorithm: its shapings say what is to be remembered.
             prompts: how many training prompts there are.
+            scalings: one a reward model that has a scale of its own.
         """
         needs = algorithm.needs
         values = PromptValues(
@@ -61,21 +65,25 @@ class Memory(NamedTuple):
         return cls(
             RunningMoments.start() if "running_reward" in needs else None,
             values if "prompt_values" in needs else None,
+            tuple(RunningMoments.start() for _ in scalings),
         )
 
-    def see(self, collected: Collected) -> Memory:
+    def see(self, collected: Collected, scalings: Sequence[Scaling] = ()) -> Memory:
         """The memory with a batch's rewards in the moments: they are part of their own scale."""
+        seen = self._replace(scores=see_scores(collected, scalings, self.scores))
         if self.moments is None:
-            return self
+            return seen
+        collected = scale_scores(collected, scalings, seen.scores)
         rewards, valid = _rewards(collected.sampled)
-        return self._replace(moments=self.moments.observe(rewards, valid))
+        return seen._replace(moments=self.moments.observe(rewards, valid))
 
-    def recall(self, collected: Collected) -> Collected:
-        """The batch with what is remembered in its groups.
+    def recall(self, collected: Collected, scalings: Sequence[Scaling] = ()) -> Collected:
+        """The batch with its scores scaled, and with what is remembered in its groups.
 
         Raises:
             ZootomyError: if a reward is outside 0..1 where prompts have values.
         """
+        collected = scale_scores(collected, scalings, self.scores)
         groups = collected.groups
         if self.moments is not None:
             mean, scale = float(self.moments.mean), float(self.moments.std)

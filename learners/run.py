@@ -11,13 +11,13 @@ from typing import Any
 from flax import nnx
 from rich.console import Console
 
-from ..clusters import Checkpoints, Cluster, Role
+from ..clusters import Cluster, Role
 from ..models import (
     Decoder,
     ValueModel,
+    add_adapters,
     load_model,
     make_model,
-    save_model,
 )
 from ..monitor import RunLog, SampleLog, Screen, plot_runs, write_markdown
 from ..registry import ZootomyError
@@ -31,13 +31,19 @@ from .learner import Learner
 from .loop import Loop
 from .mismatch import recommend_correction
 from .run_config import RunConfig, read_yaml, without_engine
+from .run_folder import (
+    MODEL_FOLDER,
+    PLOT_FILE,
+    keep_backbone,
+    kept_backbone,
+    open_checkpoints,
+    save_policy,
+    starting_point,
+)
 from .seeds import derive_seed
 from .sources import make_reference, make_reward_model, reading
+from .telemetry import Telemetry
 from .warmup import warm_up
-
-PLOT_FILE = "curves.png"
-CHECKPOINT_FOLDER = "checkpoints"
-MODEL_FOLDER = "model"
 
 
 @dataclass(frozen=True)
@@ -67,7 +73,8 @@ def train(
     """Train a policy and leave a run folder behind.
 
     The folder holds `run.yaml` (every value of the run), `metrics.jsonl` and TensorBoard files,
-    samples, checkpoints, the trained weights as a Hugging Face folder, and `curves.png`.
+    samples, checkpoints, the trained weights as a Hugging Face folder (of adapters also as a PEFT
+    folder), and `curves.png`.
 
     Args:
         algorithm: the algorithm.
@@ -80,6 +87,7 @@ def train(
 
     Raises:
         ZootomyError: if something does not fit together, or the folder holds another run.
+        RunStopped: after SIGTERM or SIGINT, when the step under way is done and saved.
     """
     keep_compilations()
     folder = Path(config.folder)
@@ -93,10 +101,8 @@ def train(
     model = build_model(config, task)
     prepare_folder(folder, algorithm, config, resume)
     with contextlib.ExitStack() as stack:
-        checkpoints = stack.enter_context(
-            Checkpoints(folder / CHECKPOINT_FOLDER, keep=config.checkpoint.keep)
-        )
-        start = checkpoints.latest() if resume else None
+        checkpoints = stack.enter_context(open_checkpoints(folder, config.checkpoint))
+        start, complaints = starting_point(checkpoints) if resume else (None, [])
         title = f"{algorithm.name} on {task.name}, seed {config.seed}"
         screen = stack.enter_context(
             Screen(title, config.steps, start_step=start or 0, console=console)
@@ -106,29 +112,32 @@ def train(
         if note:
             screen.message(note)
         check_prompts(task, config.rollout, config.evaluation)
+        for complaint in complaints:
+            screen.message(complaint)
         if start is None and config.warmup.steps:
             # What cannot be trained is refused now, and not when the warm-up is over.
             build_learner(algorithm, without_engine(config), task, model)
             model = _warm_up(model, task, config, screen)
+        if config.lora.rank:
+            if start is not None:
+                model = kept_backbone(folder, config.model) or model
+            elif config.warmup.steps or not config.model.path:
+                keep_backbone(folder, model, config.model)
         screen.status("building the models")
         learner = build_learner(algorithm, config, task, model)
         if start is not None:
-            learner.restore(*checkpoints.restore(learner.state()[0]))
+            learner.restore(*checkpoints.restore(learner.state()[0], start))
             screen.message(f"resumed after step {start}")
         # Without a checkpoint a resumed run begins again, and so does its log.
         log_from = (start if start is not None else -1) if resume else None
         log = stack.enter_context(RunLog(folder, resume_step=log_from))
         samples = SampleLog(folder, resume_step=log_from)
         stack.callback(samples.close)
-        loop = Loop(learner, config, screen, log, samples, checkpoints)
+        telemetry = stack.enter_context(Telemetry(folder, config.telemetry, resume=resume))
+        loop = Loop(learner, config, screen, log, samples, checkpoints, telemetry)
         before = loop.first_evaluation(resumed=start is not None)
         after = loop.run(before)
-        save_model(
-            learner.cluster.model(Role.ACTOR),
-            folder / MODEL_FOLDER,
-            companions=config.model.path or None,
-            overwrite=True,
-        )
+        save_policy(folder, learner.cluster.model(Role.ACTOR), config.model)
         learner.cluster.close()
     write_markdown(folder)
     plot = plot_runs(folder, folder / PLOT_FILE, title=title)
@@ -171,13 +180,15 @@ def build_model(config: RunConfig, task: Task) -> Decoder:
 
 def build_learner(algorithm: Algorithm, config: RunConfig, task: Task, model: Decoder) -> Learner:
     """A learner with its cluster: the roles that the algorithm needs, around one policy."""
-    critic = None
+    actor, critic = model, None
+    if config.lora.rank:
+        actor = add_adapters(model, config.lora, rngs=nnx.Rngs(derive_seed(config.seed, "lora")))
     if algorithm.value_loss is not None:
         critic = ValueModel.from_decoder(model, rngs=nnx.Rngs(derive_seed(config.seed, "critic")))
     limits = config.rollout
     cluster = Cluster(
         config.cluster,
-        actor=model,
+        actor=actor,
         optimizer=config.optimizer,
         total_steps=config.steps * config.batch.updates,
         max_tokens=limits.max_prompt_tokens + limits.max_new_tokens,
@@ -185,7 +196,7 @@ def build_learner(algorithm: Algorithm, config: RunConfig, task: Task, model: De
         critic=critic,
         critic_optimizer=None if critic is None else config.critic_optimizer,
         reward=make_reward_model(config),
-        engine=make_engine(limits, model),
+        engine=make_engine(limits, actor),
     )
     return Learner(
         algorithm,
@@ -196,6 +207,8 @@ def build_learner(algorithm: Algorithm, config: RunConfig, task: Task, model: De
         seed=config.seed,
         critic_warmup=config.critic_warmup,
         reward_model_weight=config.reward_model.weight,
+        reward_model_normalize=config.reward_model.normalize,
+        reward_model_clip=config.reward_model.clip,
     )
 
 

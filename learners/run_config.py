@@ -12,13 +12,14 @@ from typing import Any, Literal, TypeVar
 import yaml
 
 from ..clusters import ClusterConfig, OptimizerConfig
-from ..models import AttentionKernel, LayerStyle
+from ..models import AttentionKernel, LayerStyle, LoraConfig
 from ..registry import ZootomyError, check_value, unknown_name
 from ..rollout import RolloutConfig
 from ..tasks import TaskConfig
 from .algorithm import Algorithm
 from .batch import BatchConfig
 from .evaluation import EvaluationConfig
+from .telemetry import TelemetryConfig
 from .warmup import WarmupConfig
 from .zoo import algorithm as named_algorithm
 
@@ -71,10 +72,22 @@ class RewardModelConfig:
         path: a Hugging Face folder of a sequence classifier with one label, which shares the
             policy's tokenizer; empty for none.
         weight: the factor of its score.
+        normalize: take away the running mean of all its scores, and divide by their deviation,
+            before the weight.
+        clip: what is then cut off on both sides; null for nothing.
+
+    Raises:
+        ZootomyError: for a clip that is not above 0.
     """
 
     path: str = ""
     weight: float = 1.0
+    normalize: bool = False
+    clip: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.clip is not None and not self.clip > 0:
+            raise ZootomyError(f"reward_model.clip must be above 0 or null, got {self.clip}.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,17 +97,30 @@ class CheckpointConfig:
     Attributes:
         every: steps between checkpoints; 0 writes one at the end only.
         keep: how many of the newest stay; None keeps all.
+        keep_best: how many of the best stay beside them; a checkpoint has a score if its step
+            was evaluated.
+        best_metric: the metric that is the score; higher is better.
+        asynchronous: write while the run goes on.
 
     Raises:
-        ZootomyError: for a negative number of steps.
+        ZootomyError: for a negative number.
     """
 
     every: int = 50
     keep: int | None = 2
+    keep_best: int = 1
+    best_metric: str = "eval/accuracy"
+    asynchronous: bool = True
 
     def __post_init__(self) -> None:
         if self.every < 0:
             raise ZootomyError(f"checkpoint.every must be 0 or more, got {self.every}.")
+        if self.keep_best < 0:
+            raise ZootomyError(f"checkpoint.keep_best must be 0 or more, got {self.keep_best}.")
+        if self.keep is not None and self.keep < 1:
+            raise ZootomyError(
+                f"checkpoint.keep must be 1 or more (or null for all), got {self.keep}."
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,6 +130,7 @@ class RunConfig:
     Attributes:
         task: what to learn.
         model: where the policy comes from.
+        lora: adapters on it; with a rank of 1 or more nothing else of it is trained.
         rollout: how completions are sampled.
         batch: how many of them.
         optimizer: of the policy.
@@ -115,6 +142,7 @@ class RunConfig:
         warmup: supervised steps before the first step.
         evaluation: how the policy is examined.
         checkpoint: when the run is saved.
+        telemetry: what the run tells of itself beyond its metrics.
         steps: learner steps.
         seed: everything random follows from it.
         samples: completions shown and kept a step.
@@ -126,6 +154,7 @@ class RunConfig:
 
     task: TaskConfig = field(default_factory=TaskConfig)
     model: ModelSource = field(default_factory=ModelSource)
+    lora: LoraConfig = field(default_factory=LoraConfig)
     rollout: RolloutConfig = field(default_factory=RolloutConfig)
     batch: BatchConfig = field(default_factory=BatchConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
@@ -139,6 +168,7 @@ class RunConfig:
     warmup: WarmupConfig = field(default_factory=WarmupConfig)
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    telemetry: TelemetryConfig = field(default_factory=TelemetryConfig)
     steps: int = 100
     seed: int = 0
     samples: int = 3

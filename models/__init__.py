@@ -12,6 +12,16 @@ from .huggingface_config import config_fields, load_config
 from .huggingface_names import EMBEDDING, HEAD, huggingface_name, named_arrays
 from .kernels import AttentionKernel
 from .logps import TokenStats, head_logits, token_logps, token_stats
+from .lora import (
+    LoraConfig,
+    adapted_layers,
+    add_adapters,
+    has_adapters,
+    merge_adapters,
+    trained_part,
+    without_deltas,
+)
+from .peft import load_adapters, read_adapter_config, save_adapters
 from .presets import PRESETS, make_model
 from .stack import LayerStyle
 
@@ -25,17 +35,22 @@ __all__ = [
     "Head",
     "KVCache",
     "LayerStyle",
+    "LoraConfig",
     "ModelConfig",
     "RewardModel",
     "RopeConfig",
     "ScalarModel",
     "TokenStats",
     "ValueModel",
+    "adapted_layers",
+    "add_adapters",
     "attend",
     "config_fields",
+    "has_adapters",
     "head_logits",
     "huggingface_name",
     "init_cache",
+    "load_adapters",
     "load_config",
     "load_model",
     "load_scalar_model",
@@ -43,9 +58,14 @@ __all__ = [
     "logical_axes",
     "make_model",
     "map_distributions",
+    "merge_adapters",
     "named_arrays",
+    "read_adapter_config",
+    "save_adapters",
     "save_model",
     "take_rows",
     "token_logps",
     "token_stats",
+    "trained_part",
+    "without_deltas",
 ]

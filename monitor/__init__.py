@@ -8,6 +8,7 @@ from .samples import Sample, SampleLog, choose, write_markdown
 from .screen import Screen
 from .spans import Spans
 from .sparkline import sparkline
+from .trace import Trace
 
 __all__ = [
     "CURVES",
@@ -21,6 +22,7 @@ __all__ = [
     "Screen",
     "Spans",
     "Summary",
+    "Trace",
     "choose",
     "compare_runs",
     "nonfinite",

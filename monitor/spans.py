@@ -20,6 +20,7 @@ class Spans:
 
     Args:
         clock: returns seconds.
+        record: also told of every span that ends: name, start by the clock, seconds.
 
     >>> spans = Spans()
     >>> with spans("rollout"):
@@ -28,8 +29,13 @@ class Spans:
     ['time/rollout']
     """
 
-    def __init__(self, clock: Callable[[], float] = time.perf_counter):
+    def __init__(
+        self,
+        clock: Callable[[], float] = time.perf_counter,
+        record: Callable[[str, float, float], None] | None = None,
+    ):
         self._clock = clock
+        self._record = record
         self._totals: dict[str, float] = defaultdict(float)
         self._lock = threading.Lock()
 
@@ -45,6 +51,8 @@ class Spans:
             seconds = self._clock() - start
             with self._lock:
                 self._totals[name] += seconds
+            if self._record is not None:
+                self._record(name, start, seconds)
 
     def take(self) -> dict[str, float]:
         """`time/<name>` to seconds since the last call, which this one resets."""

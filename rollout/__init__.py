@@ -1,7 +1,7 @@
 """Rollout engines: prompts as token ids in, sampled tokens with their log-probabilities out."""
 
 from .config import ENGINES, RolloutConfig, fit_prompts
-from .engines import check_available, make_engine
+from .engines import check_available, make_engine, takes_adapters, weights_of
 from .types import (
     Abortable,
     Completion,
@@ -27,4 +27,6 @@ __all__ = [
     "check_available",
     "fit_prompts",
     "make_engine",
+    "takes_adapters",
+    "weights_of",
 ]

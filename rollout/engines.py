@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
-from ..models import Decoder
+from ..models import Decoder, merge_adapters
 from .config import RolloutConfig, check_engine
 from .types import RolloutEngine, Weights
 from .vanilla import VanillaEngine
@@ -35,6 +36,8 @@ def make_engine(
     check_engine(config.engine)
     if config.engine == "vanilla":
         return VanillaEngine(config, model, version=version)
+    # Such an engine is sent whole models, with the adapters in the weights.
+    model = merge_adapters(model)
     engine = _real_engine(config, model, mesh, prepare)
     engine.update_weights(model, version)
     return engine
@@ -74,3 +77,13 @@ def _real_engine(
     from .vllm.engine import VllmEngine
 
     return VllmEngine(config, model.config, dtype=dtype, mesh=mesh, prepare=prepare)
+
+
+def takes_adapters(engine: RolloutEngine) -> bool:
+    """Whether adapters alone can be sent to an engine, because it has the backbone itself."""
+    return isinstance(engine, VanillaEngine) and engine.adapted
+
+
+def weights_of(engine: RolloutEngine) -> Any:
+    """The arrays that an engine in this process samples from, only to look at; else None."""
+    return engine.params if isinstance(engine, VanillaEngine) else None

@@ -64,6 +64,16 @@ class VanillaEngine:
         return self._version
 
     @property
+    def params(self) -> nnx.State | None:
+        """The weights that sample; None when closed."""
+        return self._params
+
+    @property
+    def adapted(self) -> bool:
+        """Whether its model has adapters, so that these alone can be sent."""
+        return bool(jax.tree.leaves(nnx.filter_state(self._live_params(), nnx.LoRAParam)))
+
+    @property
     def compilations(self) -> dict[str, int]:
         """Programs compiled so far: how many to read, fill, decode and keep fewer slots."""
         return dict(self._programs.compiled)

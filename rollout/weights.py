@@ -47,7 +47,7 @@ def replace_params(old: nnx.State, weights: Weights) -> nnx.State:
 
     Args:
         old: the engine's parameters.
-        weights: see `named_params`.
+        weights: see `named_params`; the adapters alone leave the backbone as it is.
 
     Raises:
         ZootomyError: a parameter too many, missing, of another shape or not floating; the message
@@ -55,12 +55,16 @@ def replace_params(old: nnx.State, weights: Weights) -> nnx.State:
     """
     given = named_params(weights)
     expected = named_params(old)
-    for path in sorted(given.keys() | expected.keys()):
-        _check(path, given, expected)
+    adapters = named_params(nnx.filter_state(old, nnx.LoRAParam))
+    wanted = adapters if given and given.keys() <= adapters.keys() else expected
+    for path in sorted(given.keys() | wanted.keys()):
+        _check(path, given, wanted)
 
     def take(path: tuple[Any, ...], leaf: nnx.Variable) -> nnx.Variable:
         name = ".".join(str(part) for part in path)
-        mine = expected[name]
+        if name not in wanted:
+            return leaf
+        mine = wanted[name]
         return leaf.replace(jax.device_put(jnp.asarray(given[name], mine.dtype), mine.sharding))
 
     flat = nnx.to_flat_state(old)

@@ -1,84 +1,44 @@
 """A run that is interrupted and resumed ends with the weights of the one that was not."""
 
 import json
-import os
-import signal
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import zootomy as z
-from rich.console import Console
-from safetensors.numpy import load_file
-from zootomy.clusters import ClusterConfig, OptimizerConfig
-from zootomy.learners import BatchConfig, EvaluationConfig, Learner, WarmupConfig
+from flax import nnx
+from run_kit import ALGORITHM, QUIET, config, log, weights
+from zootomy.learners import Learner, WarmupConfig
 from zootomy.learners.run import train
 from zootomy.learners.run_config import (
     CheckpointConfig,
     ModelSource,
     RewardModelConfig,
-    RunConfig,
+    TelemetryConfig,
     read_yaml,
     write_yaml,
 )
-from zootomy.tasks import TaskConfig
-
-QUIET = Console(quiet=True)
-
-
-def config(folder: Path, steps: int = 5) -> RunConfig:
-    return RunConfig(
-        task=TaskConfig(name="arithmetic", options={"terms": 2}, train_size=23, eval_size=6),
-        model=ModelSource(preset="tiny"),
-        rollout=z.RolloutConfig(max_prompt_tokens=4, max_new_tokens=3),
-        batch=BatchConfig(full=4, mini=2, group_size=2, epochs=2),
-        # A schedule, and an optimizer with moments: both must go on where they were.
-        optimizer=OptimizerConfig(learning_rate=1e-3, schedule="linear"),
-        critic_optimizer=OptimizerConfig(learning_rate=1e-3),
-        cluster=ClusterConfig(micro_rows=4),
-        warmup=WarmupConfig(steps=2, batch=4),
-        evaluation=EvaluationConfig(every=2, size=6),
-        checkpoint=CheckpointConfig(every=2),
-        steps=steps,
-        folder=str(folder),
-    )
-
-
-# Everything at once: a critic, a reference, a controller that moves, whitening, a correction.
-ALGORITHM = z.algorithm(
-    "ppo+tis", controller=z.block("adaptive_kl", coef=0.05, target=0.01, horizon=100)
+from zootomy.models import (
+    LoraConfig,
+    RewardModel,
+    add_adapters,
+    load_adapters,
+    load_model,
+    make_model,
+    merge_adapters,
+    named_arrays,
+    read_adapter_config,
+    save_model,
 )
 
 
-def weights(folder: Path) -> dict[str, np.ndarray]:
-    return load_file(folder / "model" / "model.safetensors")
-
-
-def log(folder: Path) -> list[dict]:
-    """The metrics without what depends on the clock."""
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    return [
-        {k: v for k, v in line.items() if not k.startswith("time") and k != "tokens_per_second"}
-        for line in lines
-    ]
-
-
-@pytest.fixture(scope="module")
-def uninterrupted(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("whole")
-    train(ALGORITHM, config(folder), console=QUIET)
-    return folder
-
-
-@pytest.mark.parametrize("interrupted_at", [3, 4])
 def test_a_resumed_run_ends_bit_for_bit_as_the_uninterrupted_one(
-    uninterrupted, tmp_path, monkeypatch, interrupted_at
+    uninterrupted, tmp_path, monkeypatch
 ):
-    step = Learner.step
+    step, interrupted_at = Learner.step, 4
 
     def stops(self):
         if self.steps_done == interrupted_at:
@@ -153,41 +113,97 @@ def test_a_checkpoint_of_another_model_is_refused(uninterrupted, tmp_path):
 
 
 @pytest.mark.slow
-def test_kill_minus_nine_and_resume(uninterrupted, tmp_path):
-    """The process is killed without warning after its first checkpoint."""
-    folder = tmp_path / "killed"
-    file = tmp_path / "run.yaml"
-    write_yaml(file, ALGORITHM, config(folder, steps=5))
-    command = [sys.executable, "-m", "zootomy.cli", "train", "--config", str(file)]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-    end = time.monotonic() + 300
-    while not (folder / "checkpoints" / "2").is_dir():
-        assert process.poll() is None, process.stderr.read().decode()
-        assert time.monotonic() < end, "no checkpoint after five minutes"
-        time.sleep(0.01)
-    os.kill(process.pid, signal.SIGKILL)
-    process.wait()
-    assert not (folder / "model").exists()
-    subprocess.run([*command, "--resume"], check=True, stdout=subprocess.DEVNULL)
-    for name, array in weights(uninterrupted).items():
-        np.testing.assert_array_equal(weights(folder)[name], array, err_msg=name)
+def test_killed_at_random_moments_it_ends_as_the_uninterrupted_one(tmp_path):
+    """Twenty kills without warning, some of them while a checkpoint is being written."""
+    whole, killed, file = tmp_path / "whole", tmp_path / "killed", tmp_path / "run.yaml"
+
+    def long(folder):
+        saving = CheckpointConfig(every=1, keep=2)
+        return replace(config(folder, steps=60), checkpoint=saving, samples=0)
+
+    train(ALGORITHM, long(whole), console=QUIET)
+    write_yaml(file, ALGORITHM, long(killed))
+    script = Path(__file__).with_name("killed_runs.py")
+    done = subprocess.run(
+        [sys.executable, str(script), str(file), str(killed), "20", "0"],
+        capture_output=True, text=True, check=True, timeout=900,
+    )  # fmt: skip
+    tally = json.loads(done.stdout)
+    print(tally)  # noqa: T201
+    assert tally["exit"] == 0
+    assert tally["kills"] == 20
+    assert tally["while_saving"] >= 1
+    # Every attempt found at least what the one before it had found.
+    assert tally["found"] == sorted(tally["found"])
+    for name, array in weights(whole).items():
+        np.testing.assert_array_equal(weights(killed)[name], array, err_msg=name)
+    assert log(killed) == log(whole)
 
 
 def test_a_reward_model_from_a_folder_counts(tmp_path):
-    from flax import nnx
-    from zootomy.models import RewardModel, make_model, save_model
-
     backbone = make_model("tiny", vocab_size=17)
     save_model(RewardModel.from_decoder(backbone, rngs=nnx.Rngs(0)), tmp_path / "reward")
     with_model = replace(
         config(tmp_path / "run", steps=1),
-        reward_model=RewardModelConfig(path=str(tmp_path / "reward"), weight=0.5),
+        reward_model=RewardModelConfig(
+            path=str(tmp_path / "reward"), weight=0.5, normalize=True, clip=5.0
+        ),
         warmup=WarmupConfig(steps=0),
     )
     train(z.algorithm("rloo"), with_model, console=QUIET)
     (line,) = [entry for entry in log(tmp_path / "run") if entry["step"] == 1]
     # A fresh head scores everything 0, which shows that it was asked.
     assert line["reward/reward_model/mean"] == 0.0
+
+
+def test_adapters_leave_a_peft_folder_and_a_merged_one_and_go_on(tmp_path, monkeypatch):
+    """After a warm-up the backbone is in no other folder, and checkpoints hold adapters alone."""
+
+    def adapted(folder):
+        return replace(
+            config(folder),
+            steps=2,
+            checkpoint=CheckpointConfig(every=1),
+            lora=LoraConfig(rank=2),
+            telemetry=TelemetryConfig(trace=True, memory=True, profile_from=1, profile_to=1),
+        )
+
+    train(z.algorithm("grpo"), adapted(tmp_path / "whole"), console=QUIET)
+    step = Learner.step
+
+    def stops(self):
+        if self.steps_done == 1:
+            raise KeyboardInterrupt
+        return step(self)
+
+    def twice(*_, **__):
+        raise AssertionError("the warm-up ran again")
+
+    monkeypatch.setattr(Learner, "step", stops)
+    with pytest.raises(KeyboardInterrupt):
+        train(z.algorithm("grpo"), adapted(tmp_path / "cut"), console=QUIET)
+    monkeypatch.setattr(Learner, "step", step)
+    monkeypatch.setattr("zootomy.learners.run.warm_up", twice)
+    train(z.algorithm("grpo"), adapted(tmp_path / "cut"), resume=True, console=QUIET)
+    for name, array in weights(tmp_path / "whole").items():
+        np.testing.assert_array_equal(weights(tmp_path / "cut")[name], array, err_msg=name)
+    # The backbone with the adapters is what the merged folder holds.
+    backbone = load_model(tmp_path / "cut" / "backbone")
+    folder = tmp_path / "cut" / "adapter"
+    again = add_adapters(backbone, read_adapter_config(folder), rngs=nnx.Rngs(0))
+    load_adapters(again, folder)
+    for name, array in named_arrays(merge_adapters(again)):
+        np.testing.assert_array_equal(weights(tmp_path / "cut")[name], array, err_msg=name)
+    # The run has told of itself, the resumed part after the first.
+    events = json.loads((tmp_path / "cut" / "trace.json").read_text())
+    names = [event["name"] for event in events if event["ph"] == "X"]
+    assert {"rollout", "reward", "reference", "train", "sync", "checkpoint"} <= set(names)
+    assert names.count("sync") == 2
+    assert list((tmp_path / "cut" / "profile").rglob("*.xplane.pb"))
+    line = log(tmp_path / "cut")[-1]
+    # The reference and the engine hold the actor's backbone; their own is adapters at the most.
+    assert 4 * line["memory/rollout"] < line["memory/actor"]
+    assert 4 * line["memory/reference"] < line["memory/actor"]
 
 
 def test_what_cannot_be_trained_is_refused_before_the_warm_up(tmp_path, monkeypatch):
