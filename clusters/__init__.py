@@ -1,6 +1,6 @@
 """The models of a run on their meshes: passes, updates, weights to the engine, checkpoints."""
 
-from .checkpoint import Checkpoints, ClusterState
+from .checkpoint import Checkpoints
 from .cluster import Cluster
 from .config import ClusterConfig, data_mesh
 from .optimizer import OptimizerConfig, make_optimizer, make_schedule, optimizer_names
@@ -8,6 +8,7 @@ from .packing import MicroBatch, Rows, Sequences, pack
 from .passes import UpdateResult
 from .programs import LossFunction, ModelOutputs, Wanted
 from .roles import Role
+from .state import ClusterState
 from .trained import NonFiniteError
 from .trouble import nothing_whole
 

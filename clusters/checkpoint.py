@@ -8,7 +8,6 @@ import os
 import shutil
 import threading
 import warnings
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,19 +23,6 @@ from .trouble import WRITE_ERRORS, nothing_whole, one_sentence, quiet_orbax
 
 UNFINISHED = "unfinished"
 DAMAGED = ".damaged"
-
-
-@dataclass(frozen=True)
-class ClusterState:
-    """All that a cluster needs to go on as if it had not been interrupted.
-
-    Attributes:
-        arrays: role -> weights and optimizer state.
-        counters: plain numbers: the weights' version, the steps of each optimizer.
-    """
-
-    arrays: dict[str, Any]
-    counters: dict[str, Any]
 
 
 class Checkpoints:

@@ -13,7 +13,6 @@ from ..models import Decoder, RewardModel, ValueModel, has_adapters, merge_adapt
 from ..registry import ZootomyError
 from ..rollout import takes_adapters, weights_of
 from ..rollout.types import Completion, Request, RolloutEngine, SamplingParams
-from .checkpoint import ClusterState
 from .config import ClusterConfig, row_length
 from .memory import held_bytes
 from .optimizer import OptimizerConfig
@@ -21,6 +20,7 @@ from .packing import Sequences
 from .passes import Passes, UpdateResult, check_batch
 from .programs import LossFunction, ModelOutputs, Wanted
 from .roles import POLICY_ROLES, TRAINED_ROLES, Role, find_role
+from .state import ClusterState
 from .trained import RoleModel, TrainedModel
 
 
