@@ -194,8 +194,10 @@ def _adapt(layer: nnx.Linear, config: LoraConfig, rngs: nnx.Rngs) -> None:
 
 
 def _same_arrays(model: Model) -> Model:
-    """Another model of the same arrays, whose modules can be changed."""
-    return nnx.merge(*nnx.split(model))
+    """Another model of the same arrays, whose modules and variables can be changed."""
+    graph, state = nnx.split(model)
+    # Merged as they are, both models would have the very same variables.
+    return nnx.merge(graph, jax.tree.map(lambda array: array, state))
 
 
 def _named(model: nnx.Module, kind: type[Any]) -> dict[str, Any]:
