@@ -5,6 +5,7 @@ from .axes import logical_axes
 from .cache import KVCache, init_cache, take_rows
 from .config import ModelConfig, RopeConfig
 from .decoder import Decoder
+from .fused import fuse
 from .heads import RewardModel, ScalarModel, ValueModel
 from .huggingface import load_model, load_scalar_model, load_stop_ids, save_model
 from .huggingface_config import config_fields, load_config
@@ -30,6 +31,7 @@ __all__ = [
     "ValueModel",
     "attend",
     "config_fields",
+    "fuse",
     "head_logits",
     "huggingface_name",
     "init_cache",
