@@ -14,7 +14,7 @@ import numpy as np
 
 from ..monitor import Spans
 from ..registry import ZootomyError, bind, get, setting
-from ..rollout import Completion, Request, RolloutConfig, RolloutEngine, fit_prompts
+from ..rollout import Completion, Request, RolloutConfig, RolloutEngine, fit_prompts, stream
 from ..tasks import PromptOrder, Task
 from .algorithm import Algorithm
 from .batch import BatchConfig
@@ -161,12 +161,16 @@ class Collector:
         size = self.batch.group_size
         sampling = self.rollout.sampling(tokenizer.stop_ids)
         seed = derive_seed(self.seed, "rollout", step, attempt)
+        judging = self.judge.begin(examples, size, step)
+        found: dict[tuple[int, int], Completion] = {}
+        requests = [Request(prompt, size) for prompt in prompts]
         with spans("rollout"):
-            completions = self.engine.generate(
-                [Request(prompt, size) for prompt in prompts], sampling, seed
-            )
+            for request, index, completion in stream(self.engine, requests, sampling, seed):
+                found[request, index] = completion
+                judging.add(request, index, completion)
+        completions = [[found[i, g] for g in range(size)] for i in range(len(prompts))]
         with spans("reward"):
-            scores = self.judge(examples, prompts, completions, step)
+            scores = self.judge.end(judging, prompts, completions)
         failures.update(scores.failures)
         baseline: list[float | None] = [None] * len(prompts)
         greedy_tokens = [0] * len(prompts)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
 from ..clusters import Cluster, Role, Sequences
 from ..registry import ZootomyError
 from ..rollout import Completion
-from ..tasks import Example, Scores, Task, gather_columns, score
+from ..tasks import EarlyScores, Example, Scores, Task, check_rewards, gather_columns, score
 
 REWARD_MODEL = "reward_model"
 
@@ -70,23 +71,95 @@ class Judge:
             completions: one list a prompt.
             step: the learner step, for functions that ask for it.
         """
-        size = len(completions[0])
-        flat = [one for group in completions for one in group]
-        decode = self.task.tokenizer.decode
-        scores = score(
-            self.task.rewards,
-            [example.prompt for example in examples for _ in range(size)],
-            [decode(one.tokens.tolist()) for one in flat],
-            gather_columns(examples, size),
-            step=step,
-            tokens=[one.tokens.tolist() for one in flat],
-            turns=[one.turn_ids.tolist() for one in flat],
-        )
+        judging = self.begin(examples, len(completions[0]), step)
+        for request, group in enumerate(completions):
+            for index, completion in enumerate(group):
+                judging.add(request, index, completion)
+        return self.end(judging, prompts, completions)
+
+    def begin(self, examples: Sequence[Example], size: int, step: int) -> Judging:
+        """Start to score completions that come one at a time.
+
+        Args:
+            examples: P examples.
+            size: completions of each.
+            step: the learner step.
+        """
+        return Judging(self.task, examples, size, step)
+
+    def end(
+        self,
+        judging: Judging,
+        prompts: Sequence[tuple[int, ...]],
+        completions: Sequence[Sequence[Completion]],
+    ) -> Scores:
+        """The scores, once every completion was added.
+
+        Args:
+            judging: what `begin` gave.
+            prompts: token ids of the P prompts, as the engine saw them.
+            completions: one list a prompt.
+        """
+        scores = judging.scores()
         if self.cluster is None:
             return scores
-        repeated = [prompt for prompt in prompts for _ in range(size)]
+        flat = [one for group in completions for one in group]
+        repeated = [
+            prompt for prompt, group in zip(prompts, completions, strict=True) for _ in group
+        ]
         sequences = Sequences(repeated, [one.tokens for one in flat], self.width)
         return _with_model(scores, self.cluster.scores(sequences), self.weights[-1])
+
+
+class Judging:
+    """Texts and rewards of completions, taken as they come.
+
+    Args:
+        task: reward functions and tokenizer.
+        examples: P examples.
+        size: G, completions of each.
+        step: the learner step.
+    """
+
+    def __init__(self, task: Task, examples: Sequence[Example], size: int, step: int):
+        self._task = task
+        self._size = size
+        self._step = step
+        self._prompts = [example.prompt for example in examples for _ in range(size)]
+        self._columns = gather_columns(examples, size)
+        self._found: dict[int, _Text] = {}
+        check_rewards(task.rewards, tuple(self._columns))
+        self._early = EarlyScores(task.rewards, self._prompts, self._columns, step=step)
+
+    def add(self, request: int, index: int, completion: Completion) -> None:
+        """Decode a completion, and ask the functions that judge it by itself."""
+        number = request * self._size + index
+        tokens = completion.tokens.tolist()
+        found = _Text(self._task.tokenizer.decode(tokens), tokens, completion.turn_ids.tolist())
+        self._found[number] = found
+        self._early.add(number, *found)
+
+    def scores(self) -> Scores:
+        """What all functions say of all completions."""
+        found = [self._found[number] for number in range(len(self._prompts))]
+        return score(
+            self._task.rewards,
+            self._prompts,
+            [one.text for one in found],
+            self._columns,
+            step=self._step,
+            tokens=[one.tokens for one in found],
+            turns=[one.turns for one in found],
+            early=self._early,
+        )
+
+
+class _Text(NamedTuple):
+    """A completion as reward functions see it."""
+
+    text: str
+    tokens: list[int]
+    turns: list[int]
 
 
 def _with_model(scores: Scores, values: np.ndarray, weight: float) -> Scores:

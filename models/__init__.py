@@ -6,6 +6,7 @@ from .cache import KVCache, init_cache, take_rows
 from .config import ModelConfig, RopeConfig
 from .decoder import Decoder
 from .distributions import Distributions, Head, map_distributions
+from .fused import fuse
 from .heads import RewardModel, ScalarModel, ValueModel
 from .huggingface import load_model, load_scalar_model, load_stop_ids, save_model
 from .huggingface_config import config_fields, load_config
@@ -46,6 +47,7 @@ __all__ = [
     "add_adapters",
     "attend",
     "config_fields",
+    "fuse",
     "has_adapters",
     "head_logits",
     "huggingface_name",

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from .cache import write_slots
+from .cache import attend_slots, write_slots
 from .config import ModelConfig
 from .kernels import Kernel, packed_attention
 from .layers import RMSNorm, flat, linear
@@ -97,12 +97,14 @@ class Attention(nnx.Module):
             self.q_norm = RMSNorm(config.head_dim, **norm)
             self.k_norm = RMSNorm(config.head_dim, **norm)
 
+    def _linear(self, tokens):
+        return self.q_proj(tokens), self.k_proj(tokens), self.v_proj(tokens)
+
     def _project(self, x, cos, sin):
         def heads(y):
             return y.reshape(*x.shape[:-1], -1, self.head_dim)
 
-        tokens = flat(x)
-        q, k, v = heads(self.q_proj(tokens)), heads(self.k_proj(tokens)), heads(self.v_proj(tokens))
+        q, k, v = (heads(y) for y in self._linear(flat(x)))
         if self.qk_norm:
             q, k = self.q_norm(q), self.k_norm(k)
         return rotate(q, cos, sin), rotate(k, cos, sin), v
@@ -137,17 +139,14 @@ class Attention(nnx.Module):
             cos: rotation of the new tokens, `[B, S, 1, head_dim / 2]`.
             sin: the same shape.
             mask: `[B, S, slots]`; `slots` is how much of the cache is read.
-            k_store: `[B, kv_heads, capacity, head_dim]`.
-            v_store: the same shape.
+            k_store: `[B, kv_heads, head_dim, capacity]`.
+            v_store: `[B, kv_heads, capacity, head_dim]`.
             positions: `[B, S]` int32.
 
         Returns:
             `[B, S, D]` and the two stores.
         """
         q, k, v = self._project(x, cos, sin)
-        k_store = write_slots(k_store, k, positions)
-        v_store = write_slots(v_store, v, positions)
-        slots = mask.shape[-1]
-        k_seen, v_seen = k_store[:, :, :slots], v_store[:, :, :slots]
-        out = attend(q, k_seen.astype(q.dtype), v_seen.astype(q.dtype), mask)
+        k_store, v_store = write_slots(k_store, v_store, k, v, positions)
+        out = attend_slots(q, k_store, v_store, mask)
         return self._output(out), k_store, v_store

@@ -8,15 +8,17 @@ import jax
 import jax.numpy as jnp
 
 from .config import ModelConfig
+from .precision import einsum_float32
 
 
 class KVCache(NamedTuple):
-    """Keys and values, one array a layer, `[B, kv_heads, capacity, head_dim]`.
+    """Keys `[B, kv_heads, head_dim, capacity]` and values `[B, kv_heads, capacity, head_dim]`.
 
     Slot s of row b holds the token at position s of that row, so right-padded prompts leave no
     holes: what was written for padding is overwritten by the token that comes to stand there, and
-    nothing beyond a token's own position is ever read for it. One array a layer, and slots next to
-    the head width, because a step then neither slices a stack nor transposes what it reads.
+    nothing beyond a token's own position is ever read for it. One array a layer, so that a step
+    slices no stack; slots last in the keys and before last in the values, so that neither the
+    scores nor the output sum along the last axis, which a CPU cannot do many terms at a time.
     """
 
     k: tuple[jax.Array, ...]
@@ -25,12 +27,12 @@ class KVCache(NamedTuple):
     @property
     def capacity(self) -> int:
         """Slots a row."""
-        return self.k[0].shape[2]
+        return self.v[0].shape[2]
 
     @property
     def batch(self) -> int:
         """Number of rows."""
-        return self.k[0].shape[0]
+        return self.v[0].shape[0]
 
 
 def init_cache(config: ModelConfig, batch: int, capacity: int, dtype=jnp.float32) -> KVCache:
@@ -50,12 +52,12 @@ def init_cache(config: ModelConfig, batch: int, capacity: int, dtype=jnp.float32
     """
     if batch < 1 or capacity < 1:
         raise ValueError(f"batch and capacity must be at least 1, got {batch} and {capacity}")
-    shape = (batch, config.num_kv_heads, capacity, config.head_dim)
+    heads, width = config.num_kv_heads, config.head_dim
 
-    def zeros():
-        return tuple(jnp.zeros(shape, dtype) for _ in range(config.num_layers))
+    def zeros(*shape):
+        return tuple(jnp.zeros((batch, heads, *shape), dtype) for _ in range(config.num_layers))
 
-    return KVCache(k=zeros(), v=zeros())
+    return KVCache(k=zeros(width, capacity), v=zeros(capacity, width))
 
 
 def take_rows(cache: KVCache, rows: jax.Array) -> KVCache:
@@ -71,16 +73,69 @@ def take_rows(cache: KVCache, rows: jax.Array) -> KVCache:
     return jax.tree.map(lambda x: jnp.take(x, rows, axis=0), cache)
 
 
-def write_slots(store: jax.Array, new: jax.Array, positions: jax.Array) -> jax.Array:
-    """Put the new entries at their positions; a position outside the store is dropped.
+def write_slots(
+    k_store: jax.Array, v_store: jax.Array, k: jax.Array, v: jax.Array, positions: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """Put new keys and values at their positions; a position outside the stores is dropped.
 
     Args:
-        store: `[B, kv_heads, capacity, head_dim]`, keys or values of one layer.
-        new: `[B, S, kv_heads, head_dim]`.
+        k_store: `[B, kv_heads, head_dim, capacity]`, keys of one layer.
+        v_store: `[B, kv_heads, capacity, head_dim]`, values of it.
+        k: `[B, S, kv_heads, head_dim]`.
+        v: the shape of `k`.
         positions: `[B, S]` int32, distinct within a row.
 
     Returns:
-        The store with `new[b, s]` in slot `positions[b, s]` of row b.
+        The stores with `k[b, s]` and `v[b, s]` in slot `positions[b, s]` of row b.
     """
-    rows = jnp.arange(store.shape[0])[:, None]
-    return store.at[rows, :, positions].set(new.astype(store.dtype), mode="drop")
+    rows = jnp.arange(positions.shape[0])[:, None]
+    k_store = k_store.at[rows, :, :, positions].set(k.astype(k_store.dtype), mode="drop")
+    v_store = v_store.at[rows, :, positions].set(v.astype(v_store.dtype), mode="drop")
+    return k_store, v_store
+
+
+def attend_slots(
+    q: jax.Array, k_store: jax.Array, v_store: jax.Array, mask: jax.Array
+) -> jax.Array:
+    """Softmax attention over the slots of a cache.
+
+        out = softmax(q k^T / sqrt(head_dim)) v
+
+    Args:
+        q: `[B, S, heads, head_dim]`; query head h reads key head h // (heads / kv_heads).
+        k_store: `[B, kv_heads, head_dim, capacity]`.
+        v_store: `[B, kv_heads, capacity, head_dim]`.
+        mask: `[B, S, slots]` bool, True where query s sees slot t, at least one a query; the slots
+            after the first `slots` are not read.
+
+    Returns:
+        `[B, S, heads, head_dim]` in the dtype of `q`; scores and softmax are float32.
+    """
+    batch, length, heads, width = q.shape
+    kv_heads, slots = v_store.shape[1], mask.shape[-1]
+    grouped = q.reshape(batch, length, kv_heads, heads // kv_heads, width)
+    seen = grouped, k_store[..., :slots], v_store[:, :, :slots], mask
+    if length == 1:
+        out = jax.lax.platform_dependent(*seen, cpu=_attend_by_sums, default=_attend_by_products)
+    else:
+        out = _attend_by_products(*seen)
+    return out.reshape(q.shape).astype(q.dtype)
+
+
+def _attend_by_products(q, k, v, mask):
+    k, v = k.astype(q.dtype), v.astype(q.dtype)
+    scores = einsum_float32("bskgd,bkdt->bkgst", q, k)
+    weights = _slot_weights(scores, q.shape[-1], mask[:, None, None]).astype(q.dtype)
+    return einsum_float32("bkgst,bktd->bskgd", weights, v)
+
+
+def _attend_by_sums(q, k, v, mask):
+    """One query a row: a CPU multiplies and sums faster than it prepares tiny matrix products."""
+    q, k, v = (x.astype(jnp.float32) for x in (q[:, 0], k, v))
+    scores = jnp.sum(q[..., None] * k[:, :, None], axis=-2)
+    weights = _slot_weights(scores, q.shape[-1], mask[:, None])
+    return jnp.sum(weights[..., None] * v[:, :, None], axis=-2)[:, None]
+
+
+def _slot_weights(scores, width, mask):
+    return jax.nn.softmax(jnp.where(mask, scores * width**-0.5, -jnp.inf), axis=-1)

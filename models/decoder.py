@@ -206,7 +206,10 @@ class Decoder(nnx.Module):
         if not 1 <= slots <= cache.capacity:
             raise ValueError(f"attend_to must be in 1..{cache.capacity}, got {attend_to}")
         x = self.embed_tokens(tokens)
-        cos, sin = rope_tables(positions, self.config.rope, self.config.head_dim)
+        # Looked up in a table that no step computes again: a compiler repeats the cosines of a
+        # position in every layer that reads them.
+        table = rope_tables(jnp.arange(slots), self.config.rope, self.config.head_dim)
+        cos, sin = (jnp.take(x, positions, axis=0, mode="clip") for x in table)
         mask = slot_mask(positions, slots)
         keys, values = [], []
         for layer, k_store, v_store in zip(self.layers, cache.k, cache.v, strict=True):

@@ -117,12 +117,12 @@ def rope_tables(positions: jax.Array, rope: RopeConfig, head_dim: int):
     """Cosines and sines of the positions, float32.
 
     Args:
-        positions: `[R, L]` int32, place of a token in its sequence.
+        positions: `[...]` int32, place of a token in its sequence.
         rope: kind and parameters.
         head_dim: width of a head.
 
     Returns:
-        Two arrays `[R, L, 1, head_dim / 2]`; the third axis broadcasts over heads.
+        Two arrays `[..., 1, head_dim / 2]`; the axis of 1 broadcasts over heads.
     """
     frequencies, factor = rope_frequencies(rope, head_dim)
     angles = positions.astype(jnp.float32)[..., None, None] * jnp.asarray(frequencies)

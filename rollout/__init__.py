@@ -2,13 +2,16 @@
 
 from .config import ENGINES, RolloutConfig, fit_prompts
 from .engines import check_available, make_engine, takes_adapters, weights_of
+from .streaming import stream
 from .types import (
     Abortable,
     Completion,
+    Finished,
     Request,
     RolloutEngine,
     SamplingParams,
     StopReason,
+    StreamingEngine,
     Weights,
 )
 from .vanilla import VanillaEngine
@@ -17,16 +20,19 @@ __all__ = [
     "ENGINES",
     "Abortable",
     "Completion",
+    "Finished",
     "Request",
     "RolloutConfig",
     "RolloutEngine",
     "SamplingParams",
     "StopReason",
+    "StreamingEngine",
     "VanillaEngine",
     "Weights",
     "check_available",
     "fit_prompts",
     "make_engine",
+    "stream",
     "takes_adapters",
     "weights_of",
 ]

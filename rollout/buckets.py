@@ -39,3 +39,12 @@ def slot_ladder(last: int) -> tuple[int, ...]:
 def fit(size: int, steps: Sequence[int]) -> int:
     """The smallest step that holds `size`; the last one if none does."""
     return next((step for step in steps if step >= size), steps[-1])
+
+
+def power_of_two(size: int) -> int:
+    """The largest power of two up to `size`, 0 for 0.
+
+    >>> [power_of_two(n) for n in (0, 1, 7, 8)]
+    [0, 1, 4, 8]
+    """
+    return 1 << (size.bit_length() - 1) if size else 0

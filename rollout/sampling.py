@@ -109,8 +109,11 @@ def sample(
         top_k, top_p = jnp.asarray(sampling.top_k), jnp.asarray(sampling.top_p)
         bound = jnp.minimum(bound, _order_bound(distance, top_k, top_p))
     weight = jnp.where(distance <= bound[:, None], jnp.exp(-distance), 0.0)
-    drawn = draw(weight, noise)
-    tokens = jnp.where(greedy, jnp.argmax(logits, axis=-1), drawn).astype(jnp.int32)
+    tokens = jax.lax.cond(
+        greedy,
+        lambda: jnp.argmax(logits, axis=-1).astype(jnp.int32),
+        lambda: draw(weight, noise),
+    )
     picked = jnp.take_along_axis(distance, tokens[:, None], axis=1)[:, 0]
     return tokens, -picked - jnp.log(weight.sum(axis=-1))
 

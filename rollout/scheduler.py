@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .types import Completion
-
 FREE_SHARE = 8  # the decode loop returns for new work when an eighth of the slots is free
 SHRINK = 4  # the last completions move to a quarter of the slots ...
+NARROWER = 4  # prompts of a quarter of the width, or of the rows, are read by a program of theirs
+WORTH_NARROWING = 2048  # ... if so many tokens of padding, about, are saved
 WORTH_SHRINKING = 64  # ... if this many tokens may still come: it takes a program of its own
 
 
@@ -32,18 +32,25 @@ class Schedule:
         n: completions of each.
         slots: how many grow at the same time.
         limit: tokens a completion.
+        early: whether finished completions are wanted while the last ones grow.
     """
 
     def __init__(
-        self, prompts: Sequence[Sequence[int]], n: Sequence[int], *, slots: int, limit: int
+        self,
+        prompts: Sequence[Sequence[int]],
+        n: Sequence[int],
+        *,
+        slots: int,
+        limit: int,
+        early: bool = False,
     ):
         self.prompts = prompts
         self.slots = slots
-        self.longest_prompt = max(len(prompt) for prompt in prompts)
         self._n = n
         self._limit = limit
-        self._found: list[dict[int, Completion]] = [{} for _ in prompts]
-        self._unread = deque(range(len(prompts)))
+        self._early = early
+        # Prompts of like length are read together, so that little is padded.
+        self._unread = deque(sorted(range(len(prompts)), key=lambda i: -len(prompts[i])))
         self._read: deque[Row] = deque()
         self._in_slot: dict[int, Row] = {}
         self._position = self._count = np.zeros(slots, np.int32)
@@ -78,7 +85,10 @@ class Schedule:
         """Number of free slots at which decoding should pause; out of reach if nothing is to do."""
         if self.waiting:
             return max(1, self.slots // FREE_SHARE)
-        return self.slots - self._fewer if self._worth_shrinking else self.slots + 1
+        wanted = self.slots - self._fewer if self._worth_shrinking else self.slots + 1
+        if not self._early:
+            return wanted
+        return min(wanted, self.free + max(1, len(self._in_slot) // FREE_SHARE))
 
     @property
     def shrinkable(self) -> bool:
@@ -101,13 +111,25 @@ class Schedule:
         return max(int(self._position[slot]) for slot in self._in_slot)
 
     @property
-    def completions(self) -> list[list[Completion]]:
-        """What was sampled, in the order of requests and completions."""
-        return [[found[i] for i in range(n)] for found, n in zip(self._found, self._n, strict=True)]
+    def longest_unread(self) -> int:
+        """Tokens of the longest prompt that was not read yet."""
+        return len(self.prompts[self._unread[0]])
 
-    def next_prompts(self, rows: int) -> list[Sequence[int]]:
-        """The next prompts to be read together; their completions become readable."""
-        taken = [self._unread.popleft() for _ in range(min(rows, len(self._unread)))]
+    def next_prompts(self, rows: int, width: int) -> list[Sequence[int]]:
+        """The next prompts to be read together; their completions become readable.
+
+        Args:
+            rows: at most so many.
+            width: tokens to which they are padded. Short prompts are left for a narrower batch if
+                there are enough of them to pay for another program.
+        """
+        taken = []
+        while self._unread and len(taken) < rows:
+            rest = min(rows - len(taken), len(self._unread))
+            short = len(self.prompts[self._unread[0]]) * NARROWER <= width
+            if taken and short and rest * width >= WORTH_NARROWING:
+                break
+            taken.append(self._unread.popleft())
         for batch_row, request in enumerate(taken):
             self._read.extend(Row(request, i, batch_row) for i in range(self._n[request]))
         return [self.prompts[request] for request in taken]
@@ -136,11 +158,11 @@ class Schedule:
     def update(
         self, active: np.ndarray, position: np.ndarray, count: np.ndarray
     ) -> list[tuple[int, Row]]:
-        """Note how far the slots are; return those whose completion has ended."""
+        """Note how far the slots are; return those whose completion has ended, by request."""
         self._position, self._count = position, count
-        return [(slot, row) for slot, row in self._in_slot.items() if not active[slot]]
+        done = [(slot, row) for slot, row in self._in_slot.items() if not active[slot]]
+        return sorted(done, key=lambda item: (item[1].request, item[1].completion))
 
-    def finish(self, slot: int, completion: Completion) -> None:
-        """Keep a completion and free its slot."""
-        row = self._in_slot.pop(slot)
-        self._found[row.request][row.completion] = completion
+    def finish(self, slot: int) -> None:
+        """Free the slot of a completion that has ended."""
+        del self._in_slot[slot]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol, TypeAlias, runtime_checkable
+from typing import Literal, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import jax
 import numpy as np
@@ -152,6 +152,20 @@ class Completion:
         return none if self.turns is None else self.turns.astype(np.int32)
 
 
+class Finished(NamedTuple):
+    """A completion that has ended while others may go on.
+
+    Attributes:
+        request: index of its request in the call.
+        index: which of the request's completions it is.
+        completion: what was sampled.
+    """
+
+    request: int
+    index: int
+    completion: Completion
+
+
 @runtime_checkable
 class RolloutEngine(Protocol):
     """Samples completions from the newest weights it was given."""
@@ -194,6 +208,20 @@ class Abortable(Protocol):
 
     def abort(self) -> None:
         """Let the running `generate` return what there is, with stop reason `abort`."""
+        ...
+
+
+@runtime_checkable
+class StreamingEngine(RolloutEngine, Protocol):
+    """An engine that hands completions out as they end."""
+
+    def stream(
+        self, requests: Sequence[Request], sampling: SamplingParams, seed: int | None = None
+    ) -> Iterator[Finished]:
+        """What `generate` gives, each completion once, in the order in which they end.
+
+        The engine goes on sampling while the caller looks at a completion.
+        """
         ...
 
 

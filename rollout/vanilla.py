@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -15,14 +15,14 @@ from .buckets import fit, ladder, slot_ladder
 from .checks import CLOSED, SEED, check_positions, check_requests
 from .config import RolloutConfig
 from .sampling import sampling_arrays
-from .scheduler import Row, Schedule
-from .types import Completion, Request, SamplingParams, Weights, whole_number
-from .vanilla_decode import CallArrays, DecodeState, Fill, Programs, PromptBatch
+from .scheduler import Schedule
+from .types import Completion, Finished, Request, SamplingParams, Weights, whole_number
+from .vanilla_decode import CallArrays, Programs
+from .vanilla_run import Run
 from .weights import named_params, placed, replace_params
 
 SMALLEST_WIDTH = 16  # prompt tokens
 SMALLEST_READ = 64  # cache slots that attention reads
-HEADROOM = 16  # tokens that a decode program can add, at least, before a wider one takes over
 _OWN_NOISE = 0x5EED  # parts the noise of calls without a seed from that of calls with one
 
 
@@ -51,10 +51,15 @@ class VanillaEngine:
         self._reads = ladder(SMALLEST_READ, total)
         self._slots = slot_ladder(config.max_slots)
         dtype = model.dtype if config.cache_dtype == "model" else jnp.dtype(config.cache_dtype)
+        params = placed(nnx.state(model, nnx.Param))
         self._programs = Programs(
-            model, cache_dtype=dtype, capacity=total, max_new_tokens=config.max_new_tokens
+            model,
+            cache_dtype=dtype,
+            capacity=total,
+            max_new_tokens=config.max_new_tokens,
+            fused=_on_cpu(params),
         )
-        self._params: nnx.State | None = placed(nnx.state(model, nnx.Param))
+        self._params: nnx.State | None = params
         self._version = version
         self._calls = 0
 
@@ -87,44 +92,58 @@ class VanillaEngine:
             ZootomyError: a wrong prompt or stop id, a longer completion than the engine was made
                 for, weights that are gone, or a model that gives NaN.
         """
-        # An update from another thread does not reach a call that has begun.
-        params, version = self._live_params(), self._version
+        found: list[dict[int, Completion]] = [{} for _ in requests]
+        for request, index, completion in self._run(requests, sampling, seed, early=False):
+            found[request][index] = completion
+        return [
+            [group[i] for i in range(request.n)]
+            for request, group in zip(requests, found, strict=True)
+        ]
+
+    def stream(
+        self, requests: Sequence[Request], sampling: SamplingParams, seed: int | None = None
+    ) -> Iterator[Finished]:
+        """Hand the completions of `generate` out as they end; see `StreamingEngine`.
+
+        Raises:
+            ZootomyError: as `generate`, before anything is sampled where it can be known.
+        """
+        return self._run(requests, sampling, seed, early=True)
+
+    def _run(
+        self,
+        requests: Sequence[Request],
+        sampling: SamplingParams,
+        seed: int | None,
+        *,
+        early: bool,
+    ) -> Iterator[Finished]:
+        params = self._live_params()
         prompts = check_requests(requests, sampling, self.config, self._vocabulary)
         if not requests:
-            return []
-        arrays = CallArrays(
-            sampling=sampling_arrays(sampling),
-            seed=self._key(seed),
-            limit=np.asarray(sampling.max_new_tokens, np.int32),
+            return iter(())
+        run = Run(
+            self._programs,
+            params,
+            self._version,
+            Schedule(
+                prompts,
+                [request.n for request in requests],
+                slots=fit(sum(request.n for request in requests), self._slots),
+                limit=sampling.max_new_tokens,
+                early=early,
+            ),
+            CallArrays(
+                sampling=sampling_arrays(sampling),
+                seed=self._key(seed),
+                limit=np.asarray(sampling.max_new_tokens, np.int32),
+            ),
+            truncated=sampling.truncated,
+            prefill_tokens=self.config.prefill_tokens,
+            widths=self._widths,
+            reads=self._reads,
         )
-        schedule = Schedule(
-            prompts,
-            [request.n for request in requests],
-            slots=fit(sum(request.n for request in requests), self._slots),
-            limit=sampling.max_new_tokens,
-        )
-        state = self._programs.empty_state(schedule.slots)
-        batch: PromptBatch | None = None
-        while schedule.unfinished:
-            while schedule.free and schedule.waiting:
-                if not schedule.readable:
-                    batch = self._read(params, schedule)
-                assert batch is not None
-                state = self._fill(state, batch, schedule, arrays, sampling.truncated)
-                self._harvest(state, schedule, version)
-            if schedule.busy:
-                state = self._programs.decode(
-                    params,
-                    state,
-                    arrays,
-                    np.asarray(schedule.free_enough, np.int32),
-                    attend_to=fit(schedule.furthest + 1 + HEADROOM, self._reads),
-                    truncated=sampling.truncated,
-                )
-                self._harvest(state, schedule, version)
-            if schedule.shrinkable:
-                state = self._programs.keep(state, schedule.shrink())
-        return schedule.completions
+        return run.finished()
 
     def update_weights(self, weights: Weights, version: int) -> None:
         """Sample from these weights from now on; see `RolloutEngine`.
@@ -161,66 +180,10 @@ class VanillaEngine:
         own = jax.random.fold_in(_key_of(self.config.seed), _OWN_NOISE)
         return jax.random.fold_in(own, self._calls)
 
-    def _read(self, params: nnx.State, schedule: Schedule) -> PromptBatch:
-        """Prefill the next prompts, as many as the budget of tokens holds."""
-        width = fit(schedule.longest_prompt, self._widths)
-        budget = max(1, self.config.prefill_tokens // width)
-        largest = 1 << (min(budget, len(schedule.prompts)) - 1).bit_length()
-        rows = largest if largest <= budget else largest // 2
-        tokens = np.zeros((rows, width), np.int32)
-        lengths = np.ones(rows, np.int32)
-        for row, prompt in enumerate(schedule.next_prompts(rows)):
-            tokens[row, : len(prompt)] = prompt
-            lengths[row] = len(prompt)
-        return self._programs.read(params, tokens, lengths)
 
-    def _fill(
-        self,
-        state: DecodeState,
-        batch: PromptBatch,
-        schedule: Schedule,
-        arrays: CallArrays,
-        truncated: bool,
-    ) -> DecodeState:
-        fill = Fill(
-            source=np.full(schedule.slots, -1, np.int32),
-            length=np.ones(schedule.slots, np.int32),
-            owner=np.zeros((schedule.slots, 2), np.int32),
-        )
-        for slot, row in schedule.assign():
-            fill.source[slot] = row.batch_row
-            fill.length[slot] = len(schedule.prompts[row.request])
-            fill.owner[slot] = row.request, row.completion
-        return self._programs.fill(state, batch, fill, arrays, truncated=truncated)
-
-    def _harvest(self, state: DecodeState, schedule: Schedule, version: int) -> None:
-        """Take finished completions out of their slots."""
-        active, stopped, count, position = jax.device_get(
-            (state.active, state.stopped, state.count, state.position)
-        )
-        done = schedule.update(active, position, count)
-        if not done:
-            return
-        tokens, logps = jax.device_get((state.tokens, state.logps))
-        for slot, row in done:
-            length = count[slot]
-            completion = Completion(
-                tokens=tokens[slot, :length].copy(),
-                logp=logps[slot, :length].copy(),
-                stop_reason="stop" if stopped[slot] else "length",
-                version=version,
-            )
-            self._refuse_nan(completion, row)
-            schedule.finish(slot, completion)
-
-    def _refuse_nan(self, completion: Completion, row: Row) -> None:
-        wrong = np.flatnonzero(~np.isfinite(completion.logp))
-        if wrong.size:
-            raise ZootomyError(
-                f"the model (weights version {completion.version}) gave a logp of "
-                f"{completion.logp[wrong[0]]} for request {row.request}, completion "
-                f"{row.completion}, token {wrong[0]}; its weights are likely not finite"
-            )
+def _on_cpu(params: nnx.State) -> bool:
+    """Whether wider products pay: elsewhere the copy of the weights costs more than it saves."""
+    return all(d.platform == "cpu" for x in jax.tree.leaves(params) for d in x.devices())
 
 
 def _key_of(seed: int) -> jax.Array:

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from ..models import Decoder, KVCache, init_cache, take_rows
+from ..models import Decoder, KVCache, fuse, head_logits, init_cache, take_rows
 from .sampling import SamplingArrays, row_keys, row_noise, sample
 
 
@@ -29,6 +29,20 @@ class PromptBatch(NamedTuple):
 
     cache: KVCache
     logits: jax.Array
+
+
+class DecodeWeights(NamedTuple):
+    """Weights as the decode program reads them.
+
+    Attributes:
+        params: of the model, its projections joined where that is faster.
+        rest: what else the model holds.
+        head: `[D, V]`.
+    """
+
+    params: nnx.State
+    rest: nnx.State
+    head: jax.Array
 
 
 class Fill(NamedTuple):
@@ -93,17 +107,30 @@ class Programs:
         cache_dtype: precision of keys and values.
         capacity: tokens a slot holds, prompt and completion.
         max_new_tokens: T, room for sampled tokens.
+        fused: decode with copies of the weights, laid out for short matrix products.
     """
 
-    def __init__(self, model: Decoder, *, cache_dtype: Any, capacity: int, max_new_tokens: int):
-        self._graph, _, self._rest = nnx.split(model, nnx.Param, ...)
+    def __init__(
+        self,
+        model: Decoder,
+        *,
+        cache_dtype: Any,
+        capacity: int,
+        max_new_tokens: int,
+        fused: bool,
+    ):
+        self._graph, params, self._rest = nnx.split(model, nnx.Param, ...)
+        self._fused = fused
+        like = nnx.eval_shape(lambda params: self._laid_out(params), params)
+        self._decode_graph = nnx.split(like, nnx.Param, ...)[0]
         self._config = model.config
         self._cache_dtype = cache_dtype
         self._capacity = capacity
         self._max_new_tokens = max_new_tokens
         self.compiled: Counter[str] = Counter()
         """Programs compiled so far, by name."""
-        self.read = jax.jit(self._read)
+        self.prepare = jax.jit(self._prepare)
+        self.read = jax.jit(self._read, static_argnames="chunk")
         self.fill = jax.jit(self._fill, static_argnames="truncated", donate_argnames="state")
         self.keep = jax.jit(self._keep)
         self.decode = jax.jit(
@@ -131,21 +158,51 @@ class Programs:
     def _model(self, params: nnx.State) -> Decoder:
         return nnx.merge(self._graph, params, self._rest)
 
-    def _read(self, params: nnx.State, tokens: jax.Array, lengths: jax.Array) -> PromptBatch:
+    def _laid_out(self, params: nnx.State) -> Decoder:
+        model = self._model(params)
+        return fuse(model) if self._fused else model
+
+    def _prepare(self, params: nnx.State) -> DecodeWeights:
+        """Lay the weights out for decoding; what stays as it is is shared, not copied."""
+        self.compiled["prepare"] += 1
+        model = self._laid_out(params)
+        _, params, rest = nnx.split(model, nnx.Param, ...)
+        return DecodeWeights(params, rest, model.head_kernel())
+
+    def _read(
+        self, params: nnx.State, tokens: jax.Array, lengths: jax.Array, *, chunk: int | None
+    ) -> PromptBatch:
         """Prefill right-padded prompts; the head runs on the last token of each only.
 
         Args:
             params: weights.
             tokens: `[P, W]` int32.
             lengths: `[P]` int32, at least 1.
+            chunk: static; tokens of a prompt that are read at a time, None reads all at once.
         """
         self.compiled["read"] += 1  # runs when traced, which is once a program
         model = self._model(params)
         prompts, width = tokens.shape
-        positions = jnp.broadcast_to(jnp.arange(width, dtype=jnp.int32), tokens.shape)
+        size = width if chunk is None else chunk
+        chunks = -(-width // size)
+        padded = jnp.pad(tokens, ((0, 0), (0, chunks * size - width)))
+
+        def step(carry, index):
+            cache, last = carry
+            positions = index * size + jnp.arange(size, dtype=jnp.int32)
+            piece = jax.lax.dynamic_slice_in_dim(padded, index * size, size, axis=1)
+            hidden, cache = model(piece, jnp.broadcast_to(positions, piece.shape), cache=cache)
+            place = jnp.clip(lengths - 1 - index * size, 0, size - 1)
+            here = (lengths - 1) // size == index
+            return (cache, jnp.where(here[:, None], hidden[rows, place], last)), None
+
+        rows = jnp.arange(prompts)
         cache = init_cache(self._config, prompts, width, self._cache_dtype)
-        hidden, cache = model(tokens, positions, cache=cache)
-        last = hidden[jnp.arange(prompts), lengths - 1]
+        last = jnp.zeros((prompts, self._config.hidden_size), model.dtype)
+        if chunks == 1:
+            (cache, last), _ = step((cache, last), 0)
+        else:
+            (cache, last), _ = jax.lax.scan(step, (cache, last), jnp.arange(chunks))
         return PromptBatch(cache=cache, logits=model.logits(last))
 
     def _fill(
@@ -161,11 +218,12 @@ class Programs:
         self.compiled["fill"] += 1
         new = jnp.asarray(fill.source) >= 0
         rows = jnp.maximum(fill.source, 0)
-        width = prompts.cache.capacity
 
         def place(old: jax.Array, read: jax.Array) -> jax.Array:
-            kept = jnp.where(new[:, None, None, None], read, old[:, :, :width])
-            return jax.lax.dynamic_update_slice_in_dim(old, kept, 0, axis=2)
+            start = (0,) * old.ndim
+            before = jax.lax.dynamic_slice(old, start, read.shape)
+            kept = jnp.where(new[:, None, None, None], read, before)
+            return jax.lax.dynamic_update_slice(old, kept, start)
 
         state = state._replace(
             cache=jax.tree.map(place, state.cache, take_rows(prompts.cache, rows)),
@@ -183,7 +241,7 @@ class Programs:
 
     def _decode(
         self,
-        params: nnx.State,
+        weights: DecodeWeights,
         state: DecodeState,
         call: CallArrays,
         free_enough: jax.Array | np.ndarray,
@@ -194,7 +252,7 @@ class Programs:
         """Decode until all slots are done, enough are free, or one has filled `attend_to`.
 
         Args:
-            params: weights.
+            weights: as `prepare` gives them.
             state: the slots.
             call: what the call chose.
             free_enough: scalar int32, number of free slots at which to return.
@@ -202,7 +260,7 @@ class Programs:
             truncated: static; see `sample`.
         """
         self.compiled["decode"] += 1
-        model = self._model(params)
+        model = nnx.merge(self._decode_graph, weights.params, weights.rest)
 
         def goes_on(state: DecodeState) -> jax.Array:
             free = jnp.sum(~state.active)
@@ -217,7 +275,7 @@ class Programs:
                 attend_to=attend_to,
             )
             state = state._replace(cache=cache)
-            logits = model.logits(hidden[:, 0])
+            logits = head_logits(hidden[:, 0], weights.head)
             return _append(state, logits, state.active, call, truncated=truncated)
 
         return jax.lax.while_loop(goes_on, step, state)

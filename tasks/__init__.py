@@ -4,6 +4,7 @@ from .arithmetic import ArithmeticOptions, make_arithmetic
 from .builder import TaskConfig, make_task
 from .character import CharacterTokenizer
 from .cursor import PromptOrder
+from .early import EarlyScores
 from .huggingface_tokenizer import HuggingFaceTokenizer
 from .jsonl import load_jsonl
 from .math_verify import math_verify_reward
@@ -24,6 +25,7 @@ __all__ = [
     "ArithmeticOptions",
     "CharacterTokenizer",
     "Demonstration",
+    "EarlyScores",
     "Example",
     "HuggingFaceTokenizer",
     "Prompt",

@@ -143,9 +143,9 @@ def make_arithmetic(
         difficulty.problem(index)
         for index in _shuffled_prefix(difficulty.space(), eval_size + train_size, seed)
     ]
-    rewards = [RewardFunction("answer", answer_reward)]
+    rewards = [RewardFunction("answer", answer_reward, alone=True)]
     if difficulty.chain_weight > 0:
-        rewards.append(RewardFunction("chain", chain_reward, difficulty.chain_weight))
+        rewards.append(RewardFunction("chain", chain_reward, difficulty.chain_weight, alone=True))
     train = drawn[eval_size:]
     return Task(
         name="arithmetic",

@@ -37,7 +37,7 @@ def math_verify_reward(weight: float = 1.0) -> RewardFunction:
         TaskError: if math-verify is not installed.
     """
     require("math_verify", _PURPOSE)
-    return RewardFunction("math_verify", compare_answers, weight)
+    return RewardFunction("math_verify", compare_answers, weight, alone=True)
 
 
 def compare_answers(

@@ -19,11 +19,13 @@ class Parts:
         per: `token` or `turn`.
         places: N arrays, the tokens on which a completion's numbers stand.
         lengths: N numbers of tokens.
+        first: number of the first of them, for errors.
     """
 
     per: Per
     places: Sequence[np.ndarray]
     lengths: Sequence[int]
+    first: int = 0
 
     def read(
         self, item: Any, position: int, number: Callable[[Any], float | None]
@@ -35,19 +37,19 @@ class Parts:
             position: which completion it is.
             number: a finite float of a scalar; None for what is none.
         """
-        places = self.places[position]
+        places, which = self.places[position], self.first + position
         expected = f"expected a list of {len(places)} numbers, one a {self.per}"
         if isinstance(item, str | bytes) or not (
             isinstance(item, Sized) and isinstance(item, Iterable)
         ):
-            return f"returned {item!r} for completion {position}; {expected}"
+            return f"returned {item!r} for completion {which}; {expected}"
         if len(item) != len(places):
-            return f"returned {len(item)} numbers for completion {position}; {expected}"
+            return f"returned {len(item)} numbers for completion {which}; {expected}"
         rewards = np.zeros(self.lengths[position], np.float32)
         for place, one in zip(places, item, strict=True):
             value = number(one)
             if value is None or not np.isfinite(value):
-                return f"returned {one!r} among the numbers for completion {position}"
+                return f"returned {one!r} among the numbers for completion {which}"
             rewards[place] = value
         return rewards
 
@@ -56,8 +58,16 @@ def parts_of(
     reward: RewardFunction,
     tokens: Sequence[Sequence[int]] | None,
     turns: Sequence[Sequence[int]] | None,
+    *,
+    first: int = 0,
 ) -> Parts | None:
     """The places of a function's numbers; None where it gives one a completion.
+
+    Args:
+        reward: the function.
+        tokens: ids of each completion.
+        turns: turn of each token; None: one turn a completion.
+        first: number of the first completion, for errors.
 
     Raises:
         TaskError: if it gives more, and the tokens are not known.
@@ -71,9 +81,9 @@ def parts_of(
         )
     lengths = [len(one) for one in tokens]
     if reward.per == "token":
-        return Parts("token", [np.arange(length) for length in lengths], lengths)
+        return Parts("token", [np.arange(length) for length in lengths], lengths, first)
     ids = [[0] * length for length in lengths] if turns is None else turns
-    return Parts("turn", [last_of_turns(one) for one in ids], lengths)
+    return Parts("turn", [last_of_turns(one) for one in ids], lengths, first)
 
 
 def last_of_turns(turns: Sequence[int]) -> np.ndarray:

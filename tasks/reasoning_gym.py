@@ -100,7 +100,7 @@ def make_reasoning_gym(
         name=owner,
         train=[_example(entry) for entry in training],
         eval=[_example(entry) for entry in held_out],
-        rewards=(RewardFunction("answer", _verifier(build(0, 1), answer_tag)),),
+        rewards=(RewardFunction("answer", _verifier(build(0, 1), answer_tag), alone=True),),
         tokenizer=tokenizer,
         demonstrations=_demonstrations(training, answer_tag),
         solved_by="answer",

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import math
-import traceback
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set, Sized
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from .parts import Parts, check_tokens, parts_of
+from .early import EarlyScores
+from .outcomes import call_reward
+from .parts import check_tokens, parts_of
 from .signatures import Arguments, bind
 from .types import Example, Prompt, RewardFunction, Task, TaskError
 
@@ -64,19 +64,20 @@ def score(
     step: int | None = None,
     tokens: Sequence[Sequence[int]] | None = None,
     turns: Sequence[Sequence[int]] | None = None,
+    early: EarlyScores | None = None,
 ) -> Scores:
     """Judge completions by several reward functions.
 
         total_n = Σ_f weight_f · r_f,n   over the functions f that apply to completion n
 
-    A function is called as `f(prompts, completions, **columns)` with lists of N, and gets only
-    the columns its signature names (all of them if it takes `**kwargs`), plus `step`, `tokens` and
-    `turns` if it names them. It returns N numbers or Nones; one marked `per="token"` or
-    `per="turn"` returns N lists of numbers or Nones, and a list's sum is the completion's reward.
-    None means "does not apply here"; a completion that no function applies to is invalid. NaN,
-    infinity, an exception, a wrong length or a wrong type are failures: the completions concerned
-    are invalid and counted, never 0. An exception *returned* in the list (not raised) is a failure
-    of that one completion.
+    A function is called as `f(prompts, completions, **columns)` with lists of N (one that judges
+    each completion by itself: N times, with lists of 1), and gets only the columns its signature
+    names (all of them if it takes `**kwargs`), plus `step`, `tokens` and `turns` if it names them.
+    It returns N numbers or Nones; one marked `per="token"` or `per="turn"` returns N lists of
+    numbers or Nones, and a list's sum is the completion's reward. None means "does not apply
+    here"; a completion that no function applies to is invalid. NaN, infinity, an exception, a
+    wrong length or a wrong type are failures: the completions concerned are invalid and counted,
+    never 0. An exception *returned* in the list (not raised) is a failure of that one completion.
 
     Args:
         rewards: F functions with their weights.
@@ -86,6 +87,7 @@ def score(
         step: the learner step, for functions that name it.
         tokens: N lists of the completions' token ids.
         turns: N lists with the turn of each token; None: one turn a completion.
+        early: what the functions that judge each completion by itself have said already.
 
     Returns:
         The totals, which of them are valid, the parts, and the failures.
@@ -107,11 +109,16 @@ def score(
         raise TaskError("There is no reward function to score with; give at least one.")
     given = Arguments(prompts, completions, columns, step, tokens, turns)
     calls = [(bind(reward, given), parts_of(reward, tokens, turns)) for reward in rewards]
+    if early is None:
+        early = EarlyScores(rewards, prompts, columns, step=step)
     components = np.full((len(rewards), count), np.nan, np.float32)
     failed = np.zeros((len(rewards), count), bool)
     last_error, in_parts = None, []
     for row, (reward, (call, parts)) in enumerate(zip(rewards, calls, strict=True)):
-        outcome = _outcome(reward.name, call, count, parts)
+        if reward.alone:
+            outcome = early.outcome(reward, completions, tokens, turns)
+        else:
+            outcome = call_reward(reward.name, call, count, parts)
         if parts is not None:
             in_parts.append([reward.weight * one for one in outcome.parts])
         components[row], failed[row] = outcome.values, outcome.failed
@@ -214,95 +221,6 @@ def _check_lengths(
                 f"Column {name!r} has {len(values)} values for {count} completions; repeat each "
                 "value for every completion of its group."
             )
-
-
-@dataclass(frozen=True, eq=False)
-class _Outcome:
-    """One function's `[N]` values (NaN where none), `[N]` failures, and the latest in words.
-
-    `parts` holds N arrays `[T_n]` where the function gives numbers for tokens or turns.
-    """
-
-    values: np.ndarray
-    failed: np.ndarray
-    error: str | None
-    parts: list[np.ndarray]
-
-
-def _outcome(
-    name: str, call: Callable[[], Any], count: int, parts: Parts | None = None
-) -> _Outcome:
-    nothing = np.full(count, np.nan, np.float32)
-    everything = np.ones(count, bool)
-    zeros = [np.zeros(length, np.float32) for length in parts.lengths] if parts else []
-    try:
-        returned = call()
-    except Exception as error:
-        return _Outcome(nothing, everything, f"reward function {name!r} {_raised(error)}", zeros)
-    problem = _shape_problem(returned, count, "numbers" if parts is None else "lists of numbers")
-    if problem:
-        return _Outcome(nothing, everything, f"reward function {name!r} returned {problem}", zeros)
-    values, failed, error = nothing, np.zeros(count, bool), None
-    for position, item in enumerate(returned):
-        if item is None:
-            continue
-        problem = None
-        if parts is not None and not isinstance(item, Exception):
-            found = parts.read(item, position, _as_float32)
-            if isinstance(found, str):
-                value, problem = None, found
-            else:
-                zeros[position], value = found, _as_float32(found.sum(dtype=np.float64))
-        else:
-            value = _as_float32(item)
-        if value is None or not math.isfinite(value):
-            failed[position] = True
-            problem = problem or f"{_bad_item(item)} for completion {position}"
-            error = f"reward function {name!r} {problem}"
-        else:
-            values[position] = value
-    return _Outcome(values, failed, error, zeros)
-
-
-def _shape_problem(returned: Any, count: int, kind: str) -> str | None:
-    """What is wrong with the whole answer of a reward function, or None."""
-    expected = f"expected a list of {count} {kind} or Nones, one a completion"
-    if _as_float32(returned) is not None:
-        return f"the bare number {returned!r}; {expected}"
-    unordered = isinstance(returned, str | bytes | Mapping | Set)
-    if unordered or not (isinstance(returned, Sized) and isinstance(returned, Iterable)):
-        return f"a {type(returned).__name__}; {expected}"
-    if len(returned) != count:
-        return f"{len(returned)} values for {count} completions; {expected}"
-    return None
-
-
-def _raised(error: Exception) -> str:
-    """An exception in words, with the place it was raised."""
-    frames = traceback.extract_tb(error.__traceback__)
-    place = f" at {frames[-1].filename}:{frames[-1].lineno}" if frames else ""
-    return f"raised {type(error).__name__}: {error}{place}"
-
-
-def _bad_item(item: Any) -> str:
-    if isinstance(item, Exception):
-        return _raised(item).replace("raised", "reported", 1)
-    return f"returned {item!r}"
-
-
-def _as_float32(item: Any) -> float | None:
-    """A Python, NumPy or JAX scalar as a float32 value; None if it is no real number."""
-    if isinstance(item, str | bytes | Exception):
-        return None
-    try:
-        array = np.asarray(item)
-        # V: bfloat16, which NumPy knows only by its size.
-        if array.ndim != 0 or array.dtype.kind not in "biufV":
-            return None
-        with np.errstate(over="ignore"):
-            return float(np.float32(float(item)))
-    except (TypeError, ValueError, OverflowError):
-        return None
 
 
 def _total(components: np.ndarray, weights: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:

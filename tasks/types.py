@@ -88,6 +88,9 @@ class RewardFunction:
         per: what it gives a number for: a `completion`; or, with a list of numbers a completion,
             each `token` of it (the stop token included) or each `turn`. A turn's reward stands on
             its last token, and the completion's is the sum.
+        alone: whether it judges each completion by itself. Then it is called with one completion
+            at a time, as soon as that one has ended, while others are still sampled; and what it
+            raises is a failure of that one only.
 
     Raises:
         TaskError: if the function cannot be called, the weight is not a finite number, or `per`
@@ -98,6 +101,7 @@ class RewardFunction:
     function: Callable[..., Any]
     weight: float = 1.0
     per: Per = "completion"
+    alone: bool = False
 
     def __post_init__(self) -> None:
         if not callable(self.function):

@@ -24,7 +24,7 @@ from .types import Per, RewardFunction, TaskError
 def reward_function(function: Callable[..., Any], /) -> RewardFunction: ...
 @overload
 def reward_function(
-    *, weight: float = ..., name: str | None = ..., per: Per = ...
+    *, weight: float = ..., name: str | None = ..., per: Per = ..., alone: bool = ...
 ) -> Callable[[Callable[..., Any]], RewardFunction]: ...
 def reward_function(
     function: Callable[..., Any] | None = None,
@@ -33,6 +33,7 @@ def reward_function(
     weight: float = 1.0,
     name: str | None = None,
     per: Per = "completion",
+    alone: bool = False,
 ) -> RewardFunction | Callable[[Callable[..., Any]], RewardFunction]:
     """Mark a function as a reward, `@reward_function` or `@reward_function(weight=0.5)`.
 
@@ -41,13 +42,15 @@ def reward_function(
         weight: its factor in the total reward.
         name: what metrics call it; None: the function's own name.
         per: what it gives a number for: a `completion`, each `token` of it, or each `turn`.
+        alone: whether it judges each completion by itself; see `RewardFunction`.
 
     Returns:
         The `RewardFunction`, which can still be called like the function.
     """
 
     def mark(function: Callable[..., Any]) -> RewardFunction:
-        return RewardFunction(function.__name__ if name is None else name, function, weight, per)
+        own = function.__name__ if name is None else name
+        return RewardFunction(own, function, weight, per, alone)
 
     return mark if function is None else mark(function)
 

@@ -1,5 +1,7 @@
 """Filling a batch: order, filters with their caps, and rewards that fail; no model in it."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from zootomy import RolloutConfig, ZootomyError, algorithm, block
@@ -7,6 +9,7 @@ from zootomy.learners import BatchConfig
 from zootomy.learners.collect import Collector
 from zootomy.learners.judge import Judge
 from zootomy.learners.statistics import rollout_metrics
+from zootomy.rollout import Finished
 from zootomy.tasks import RewardFunction
 
 ROLLOUT = RolloutConfig(max_prompt_tokens=4, max_new_tokens=3)
@@ -303,3 +306,35 @@ def test_lengths_and_stops(digits, random_engine):
     assert metrics["completions/max_length"] == 3
     assert metrics["completions/min_length"] == 1
     assert metrics["completions/clipped_ratio"] == 0.5
+
+
+class TestStreaming:
+    def test_what_is_finished_is_judged_while_others_are_sampled(self, digits, random_engine):
+        events = []
+
+        class Streaming(random_engine):
+            def stream(self, requests, sampling, seed=None):
+                groups = self.generate(requests, sampling, seed)
+                for r, c in ((1, 0), (0, 1), (1, 1), (0, 0)):
+                    events.append("sampled")
+                    yield Finished(r, c, groups[r][c])
+
+        def score(prompts, completions, index):
+            events.append("judged")
+            return [index[0] + len(completions[0]) / 10]
+
+        def build(engine, alone):
+            task = digits(score)
+            task = replace(task, rewards=(replace(task.rewards[0], alone=alone),))
+            batch = BatchConfig(full=2, group_size=2)
+            judge = Judge(task, width=3)
+            return Collector(algorithm("dr_grpo"), task, judge, engine, ROLLOUT, batch, seed=0)
+
+        streamed = build(Streaming(), alone=True).collect(0, 0)
+        assert events == ["sampled", "judged"] * 4
+        at_the_end = build(random_engine(), alone=True).collect(0, 0)
+        for a, b in zip(streamed.groups, at_the_end.groups, strict=True):
+            np.testing.assert_array_equal(a.rewards, b.rewards)
+            assert [c.tokens.tolist() for c in a.completions] == [
+                c.tokens.tolist() for c in b.completions
+            ]

@@ -1,5 +1,7 @@
 """The reward model's score is one more component of the reward, at its weight."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from zootomy.learners.judge import Judge
@@ -70,3 +72,22 @@ def test_without_a_reward_model_the_functions_are_all():
 def test_the_name_is_taken():
     with pytest.raises(ZootomyError, match=r"A reward function is named 'reward_model'"):
         Judge(task(lambda p, c: [], name="reward_model"), FakeCluster([]), width=2)
+
+
+def test_completions_are_judged_as_they_come():
+    calls = []
+
+    def right(prompts, completions):
+        calls.append(list(completions))
+        return [1.0] * len(completions)
+
+    alone = replace(task(right), rewards=(RewardFunction("right", right, 2.0, alone=True),))
+    judge = Judge(alone, width=2)
+    judging = judge.begin(EXAMPLES, len(COMPLETIONS[0]), 0)
+    for request, group in reversed(list(enumerate(COMPLETIONS))):
+        for index, completion in enumerate(group):
+            judging.add(request, index, completion)
+            assert len(calls[-1]) == 1
+    found = judge.end(judging, PROMPTS, COMPLETIONS)
+    assert len(calls) == 4
+    assert found.rewards.tolist() == judge(EXAMPLES, PROMPTS, COMPLETIONS, step=0).rewards.tolist()

@@ -200,13 +200,13 @@ def test_rows_wait_for_slots_and_come_out_the_same(engine, model):
         for some, all_ in zip(found, want, strict=True):
             for a, b in zip(some, all_, strict=True):
                 np.testing.assert_allclose(a.logp, b.logp, atol=1e-5)
-    assert few.compilations == {"read": 1, "fill": 1, "decode": 1}
+    assert few.compilations == {"prepare": 1, "read": 1, "fill": 1, "decode": 1}
 
 
 def test_attention_reads_further_as_rows_grow(trainer, model, monkeypatch):
     # reads of 8, then of all 22 slots in one call, each row exact across the border
     monkeypatch.setattr("zootomy.rollout.vanilla.SMALLEST_READ", 8)
-    monkeypatch.setattr("zootomy.rollout.vanilla.HEADROOM", 1)
+    monkeypatch.setattr("zootomy.rollout.vanilla_run.HEADROOM", 1)
     growing = VanillaEngine(CONFIG, model)
     requests = [Request((9,), n=2), Request((8, 4))]
     for request, group in zip(requests, growing.generate(requests, PLAIN, seed=2), strict=True):
@@ -221,7 +221,7 @@ def test_the_last_rows_move_to_fewer_slots_and_stay_exact(trainer, model, monkey
     shrinking = VanillaEngine(CONFIG, model)
     often = dataclasses.replace(PLAIN, stop_ids=tuple(range(6)))
     found = shrinking.generate(REQUESTS, often, seed=11)
-    assert shrinking.compilations == {"read": 1, "fill": 1, "decode": 2, "keep": 1}
+    assert shrinking.compilations == {"prepare": 1, "read": 1, "fill": 1, "decode": 2, "keep": 1}
     lengths = sorted(len(c.tokens) for group in found for c in group)
     assert lengths[-3] < lengths[-1]  # 8 slots were left for 2
     for request, group in zip(REQUESTS, found, strict=True):
@@ -262,7 +262,7 @@ def test_random_lengths_and_counts_compile_a_handful(model):
         length = int(rng.integers(1, 11))
         engine.generate(requests, dataclasses.replace(STOPPING, max_new_tokens=length))
     # 3 to 8 prompts are read by 4 at a time into 4 slots, whatever their lengths
-    assert engine.compilations == {"read": 1, "fill": 1, "decode": 1}
+    assert engine.compilations == {"prepare": 1, "read": 1, "fill": 1, "decode": 1}
 
 
 def test_truncation_of_the_distribution_reaches_the_engine(engine, trainer):

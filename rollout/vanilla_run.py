@@ -1,0 +1,151 @@
+"""One call of the vanilla engine: read prompts, fill slots, decode, hand out what is finished."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import jax
+import numpy as np
+from flax import nnx
+
+from ..registry import ZootomyError
+from .buckets import fit, power_of_two
+from .scheduler import NARROWER, WORTH_NARROWING, Row, Schedule
+from .types import Completion, Finished
+from .vanilla_decode import CallArrays, DecodeState, DecodeWeights, Fill, Programs, PromptBatch
+
+HEADROOM = 16  # tokens that a decode program can add, at least, before a wider one takes over
+
+
+class Run:
+    """The completions of one call, from the first prompt read to the last token.
+
+    Args:
+        programs: the engine's.
+        params: weights.
+        version: of the weights.
+        schedule: which completion goes where.
+        arrays: what the call chose.
+        truncated: whether top-p or top-k is on.
+        prefill_tokens: prompt tokens read in one pass.
+        widths: buckets of prompt tokens.
+        reads: buckets of cache slots that attention reads.
+    """
+
+    def __init__(
+        self,
+        programs: Programs,
+        params: nnx.State,
+        version: int,
+        schedule: Schedule,
+        arrays: CallArrays,
+        *,
+        truncated: bool,
+        prefill_tokens: int,
+        widths: tuple[int, ...],
+        reads: tuple[int, ...],
+    ):
+        self._programs = programs
+        self._params = params
+        self._version = version
+        self._schedule = schedule
+        self._arrays = arrays
+        self._truncated = truncated
+        self._prefill_tokens = prefill_tokens
+        self._widths = widths
+        self._reads = reads
+
+    def finished(self) -> Iterator[Finished]:
+        """Completions as they end. The device decodes on while the caller looks at them."""
+        schedule = self._schedule
+        weights = self._programs.prepare(self._params)
+        state = self._programs.empty_state(schedule.slots)
+        batch: PromptBatch | None = None
+        ready: list[Finished] = []
+        while schedule.unfinished:
+            while schedule.free and schedule.waiting:
+                if not schedule.readable:
+                    batch = self._read()
+                assert batch is not None
+                state = self._fill(state, batch)
+                ready += self._harvest(state)
+            if schedule.busy:
+                state = self._decode(weights, state)
+                yield from ready
+                ready = self._harvest(state)
+            if schedule.shrinkable:
+                state = self._programs.keep(state, schedule.shrink())
+        yield from ready
+
+    def _read(self) -> PromptBatch:
+        """Prefill the next prompts, as many as the budget of tokens holds."""
+        schedule, budget = self._schedule, self._prefill_tokens
+        width = fit(schedule.longest_unread, self._widths)
+        chunk = None if width <= budget else power_of_two(budget)
+        fitting = max(1, power_of_two(budget // width))
+        largest = min(fitting, 1 << (len(schedule.prompts) - 1).bit_length())
+        prompts = schedule.next_prompts(largest, width)
+        fewer = max(1, largest // NARROWER)
+        pays = (largest - fewer) * width >= WORTH_NARROWING
+        rows = fewer if pays and len(prompts) <= fewer else largest
+        tokens = np.zeros((rows, width), np.int32)
+        lengths = np.ones(rows, np.int32)
+        for row, prompt in enumerate(prompts):
+            tokens[row, : len(prompt)] = prompt
+            lengths[row] = len(prompt)
+        return self._programs.read(self._params, tokens, lengths, chunk=chunk)
+
+    def _fill(self, state: DecodeState, batch: PromptBatch) -> DecodeState:
+        schedule = self._schedule
+        fill = Fill(
+            source=np.full(schedule.slots, -1, np.int32),
+            length=np.ones(schedule.slots, np.int32),
+            owner=np.zeros((schedule.slots, 2), np.int32),
+        )
+        for slot, row in schedule.assign():
+            fill.source[slot] = row.batch_row
+            fill.length[slot] = len(schedule.prompts[row.request])
+            fill.owner[slot] = row.request, row.completion
+        return self._programs.fill(state, batch, fill, self._arrays, truncated=self._truncated)
+
+    def _decode(self, weights: DecodeWeights, state: DecodeState) -> DecodeState:
+        return self._programs.decode(
+            weights,
+            state,
+            self._arrays,
+            np.asarray(self._schedule.free_enough, np.int32),
+            attend_to=fit(self._schedule.furthest + 1 + HEADROOM, self._reads),
+            truncated=self._truncated,
+        )
+
+    def _harvest(self, state: DecodeState) -> list[Finished]:
+        """Take finished completions out of their slots."""
+        active, stopped, count, position = jax.device_get(
+            (state.active, state.stopped, state.count, state.position)
+        )
+        done = self._schedule.update(active, position, count)
+        if not done:
+            return []
+        tokens, logps = jax.device_get((state.tokens, state.logps))
+        found = []
+        for slot, row in done:
+            length = count[slot]
+            completion = Completion(
+                tokens=tokens[slot, :length].copy(),
+                logp=logps[slot, :length].copy(),
+                stop_reason="stop" if stopped[slot] else "length",
+                version=self._version,
+            )
+            self._refuse_nan(completion, row)
+            self._schedule.finish(slot)
+            found.append(Finished(row.request, row.completion, completion))
+        return found
+
+    def _refuse_nan(self, completion: Completion, row: Row) -> None:
+        wrong = np.flatnonzero(~np.isfinite(completion.logp))
+        if wrong.size:
+            raise ZootomyError(
+                f"the model (weights version {self._version}) gave a logp of "
+                f"{completion.logp[wrong[0]]} for request {row.request}, completion "
+                f"{row.completion}, token {wrong[0]}; its weights are likely not finite"
+            )

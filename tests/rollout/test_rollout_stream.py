@@ -1,0 +1,184 @@
+"""Completions handed out as they end, prompts read in pieces, weights laid out for decoding."""
+
+import dataclasses
+import logging
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from zootomy import ZootomyError
+from zootomy.models import PRESETS, fuse, make_model
+from zootomy.rollout import (
+    Request,
+    RolloutConfig,
+    StreamingEngine,
+    VanillaEngine,
+    stream,
+)
+
+VOCABULARY = 23
+CONFIG = RolloutConfig(max_prompt_tokens=12, max_new_tokens=10, max_slots=4)
+REQUESTS = [
+    Request((3, 1, 4, 1, 5), n=3),
+    Request((9,), n=2),
+    Request((2, 6, 5, 3, 5, 8, 9, 7, 9, 3, 2, 3), n=4),
+]
+STOPPING = CONFIG.sampling(stop_ids=(7, 11, 2))
+
+
+@pytest.fixture(scope="module")
+def model():
+    preset = dataclasses.replace(PRESETS["tiny"], initializer_range=0.3, max_positions=64)
+    return make_model(preset, vocab_size=VOCABULARY)
+
+
+@pytest.fixture(scope="module")
+def engine(model):
+    return VanillaEngine(CONFIG, model)
+
+
+class OnlyGenerates:
+    """The rest of an engine, without `stream`."""
+
+    def __init__(self, engine):
+        self.engine, self.version = engine, engine.version
+
+    def generate(self, requests, sampling, seed=None):
+        return self.engine.generate(requests, sampling, seed)
+
+    def update_weights(self, weights, version):
+        self.engine.update_weights(weights, version)
+
+    def close(self):
+        self.engine.close()
+
+
+def same(a, b):
+    return (
+        a.tokens.tolist() == b.tokens.tolist()
+        and np.allclose(a.logp, b.logp, atol=1e-5)
+        and (a.stop_reason, a.version) == (b.stop_reason, b.version)
+    )
+
+
+def all_same(found, want):
+    return all(
+        same(a, b)
+        for some, others in zip(found, want, strict=True)
+        for a, b in zip(some, others, strict=True)
+    )
+
+
+def test_a_stream_gives_what_generate_gives_in_the_order_of_the_ends(engine):
+    want = engine.generate(REQUESTS, STOPPING, seed=3)
+    found = list(engine.stream(REQUESTS, STOPPING, seed=3))
+    places = [(f.request, f.index) for f in found]
+    assert sorted(places) == [(r, i) for r, q in enumerate(REQUESTS) for i in range(q.n)]
+    assert places != sorted(places)
+    assert all(same(f.completion, want[f.request][f.index]) for f in found)
+
+
+def test_an_engine_without_a_stream_gives_all_at_the_end(engine):
+    plain = OnlyGenerates(engine)
+    assert isinstance(engine, StreamingEngine)
+    assert not isinstance(plain, StreamingEngine)
+    found = list(stream(plain, REQUESTS, STOPPING, seed=3))
+    assert [(f.request, f.index) for f in found] == sorted((f.request, f.index) for f in found)
+    streamed = {(f.request, f.index): f for f in stream(engine, REQUESTS, STOPPING, seed=3)}
+    assert all(same(f.completion, streamed[f.request, f.index].completion) for f in found)
+
+
+def test_a_stream_refuses_a_wrong_call_at_once(engine):
+    with pytest.raises(ZootomyError, match="prompt 0 holds token 23"):
+        engine.stream([Request((23,))], STOPPING)
+    assert list(engine.stream([], STOPPING)) == []
+
+
+def test_a_stream_that_is_left_early_leaves_the_engine_usable(engine):
+    want = engine.generate(REQUESTS, STOPPING, seed=3)
+    left = engine.stream(REQUESTS, STOPPING, seed=3)
+    next(left)
+    left.close()
+    again = engine.generate(REQUESTS, STOPPING, seed=3)
+    assert all(
+        same(a, b) for x, y in zip(again, want, strict=True) for a, b in zip(x, y, strict=True)
+    )
+
+
+@pytest.mark.parametrize("budget", [1, 5, 8])
+def test_a_prompt_longer_than_the_budget_is_read_in_pieces(engine, model, budget):
+    # 12 tokens by 1, by 4 and by 8 (the last piece reaches beyond the prompt)
+    pieces = VanillaEngine(dataclasses.replace(CONFIG, prefill_tokens=budget), model)
+    want = engine.generate(REQUESTS, STOPPING, seed=5)
+    found = pieces.generate(REQUESTS, STOPPING, seed=5)
+    assert all_same(found, want)
+
+
+def test_joined_projections_are_the_same_function(model):
+    with_bias = dataclasses.replace(
+        PRESETS["tiny"], family="qwen2", qkv_bias=True, qk_norm=False, initializer_range=0.3
+    )
+    tokens = jnp.arange(10).reshape(2, 5)
+    positions = jnp.broadcast_to(jnp.arange(5), (2, 5))
+    for config in (model.config, with_bias):
+        plain = make_model(config, vocab_size=VOCABULARY)
+        for layer in plain.layers:
+            if config.qkv_bias:
+                size = layer.self_attn.k_proj.bias.shape
+                layer.self_attn.k_proj.bias[...] = jax.random.normal(jax.random.key(1), size)
+        fused = fuse(nnx.clone(plain))
+        names = [".".join(map(str, path)) for path, _ in nnx.to_flat_state(nnx.state(fused))]
+        assert "layers.0.self_attn.qkv_proj.kernel" in names
+        assert not any("q_proj" in n or "gate_proj" in n for n in names)
+        np.testing.assert_allclose(fused(tokens, positions), plain(tokens, positions), atol=1e-5)
+
+
+def test_new_weights_are_laid_out_again_and_compile_nothing(engine, model, caplog):
+    other = make_model(model.config, seed=1, vocab_size=VOCABULARY)
+    fresh = VanillaEngine(CONFIG, other)
+    fresh._programs = engine._programs
+    want = fresh.generate(REQUESTS, STOPPING, seed=2)
+    changed = VanillaEngine(CONFIG, model)
+    changed._programs = engine._programs
+    changed.generate(REQUESTS, STOPPING, seed=2)
+    before = engine.compilations
+    with jax.log_compiles(), caplog.at_level(logging.WARNING):
+        changed.update_weights(nnx.state(other, nnx.Param), 0)
+        found = changed.generate(REQUESTS, STOPPING, seed=2)
+    assert engine.compilations == before
+    assert [r.message for r in caplog.records if "Finished XLA" in r.message] == []
+    assert all_same(found, want)
+
+
+def test_the_slots_are_donated_and_the_host_waits_once_for_many_tokens(model, monkeypatch):
+    engine = VanillaEngine(dataclasses.replace(CONFIG, max_slots=64), model)
+    states = []
+    decode = engine._programs.decode
+
+    def recorded(weights, state, *rest, **options):
+        out = decode(weights, state, *rest, **options)
+        states.append((state, out))
+        return out
+
+    monkeypatch.setattr(engine._programs, "decode", recorded)
+    engine.generate(REQUESTS, CONFIG.sampling(), seed=2)
+    assert len(states) == 1  # one program call for the nine tokens after the first
+    before, _ = states[0]
+    assert all(x.is_deleted() for x in jax.tree.leaves(before.cache))
+
+
+def test_prompts_of_many_lengths_compile_a_bounded_number_of_programs(model):
+    config = dataclasses.replace(CONFIG, max_prompt_tokens=50, prefill_tokens=64)
+    engine = VanillaEngine(config, model)
+    rng = np.random.default_rng(0)
+    for _ in range(10):
+        requests = [
+            Request(tuple(rng.integers(0, VOCABULARY, rng.integers(1, 51)).tolist()), n=2)
+            for _ in range(rng.integers(3, 9))
+        ]
+        engine.generate(requests, dataclasses.replace(STOPPING, max_new_tokens=3))
+    # widths 16, 32 and 50, of which a pass holds 4, 2 and 1 prompts
+    assert engine.compilations["read"] <= 3
+    assert engine.compilations["decode"] == 1
