@@ -2,9 +2,9 @@
 
 Runs steps of a real run (task, scoring, packing, experience, logs, samples, screen) and takes the
 time that the models' programs were running (sampling, log-probabilities, gradients, optimizer)
-off it. Prints JSON.
+off it. Prints JSON, one line a size. A step has 8 prompts of 8 completions.
 
-    python benchmarks/overhead.py                     # 0.8M and 10M parameters, about two minutes
+    python benchmarks/overhead.py                     # 0.8M and 10M parameters
     python benchmarks/overhead.py --sizes 0.8M
 """
 
@@ -83,7 +83,12 @@ def configured(arguments: Arguments, folder: Path) -> tuple[z.Algorithm, RunConf
     """The demo's task with completions of any length and a log of everything."""
     algorithm, config = read_yaml(DEMO)
     rollout = replace(config.rollout, max_new_tokens=arguments.tokens)
-    config = replace(config, rollout=rollout, steps=arguments.steps + 3, folder=str(folder))
+    batch = replace(config.batch, full=8)
+    optimizer = replace(config.optimizer, schedule="constant", warmup_steps=0)
+    config = replace(config, optimizer=optimizer)
+    config = replace(
+        config, rollout=rollout, batch=batch, steps=arguments.steps + 3, folder=str(folder)
+    )
     return algorithm, replace(config, evaluation=replace(config.evaluation, every=0))
 
 
@@ -147,11 +152,9 @@ def steps(learner: Any, config: RunConfig, clock: Clock, folder: Path) -> Any:
 
 def main(arguments: Arguments) -> None:
     """Measure all sizes and print them."""
-    results = []
     for size in arguments.sizes:
         with tempfile.TemporaryDirectory() as folder:
-            results.append(measured(size, arguments, Path(folder)))
-    print(json.dumps(results, indent=2))
+            print(json.dumps(measured(size, arguments, Path(folder))), flush=True)
 
 
 if __name__ == "__main__":

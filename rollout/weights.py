@@ -60,12 +60,15 @@ def replace_params(old: nnx.State, weights: Weights) -> nnx.State:
     for path in sorted(given.keys() | wanted.keys()):
         _check(path, given, wanted)
 
+    # Placed in one call: one an array takes longer than a small model's optimizer step.
+    arrays = jax.device_put(
+        {name: jnp.asarray(given[name], mine.dtype) for name, mine in wanted.items()},
+        {name: mine.sharding for name, mine in wanted.items()},
+    )
+
     def take(path: tuple[Any, ...], leaf: nnx.Variable) -> nnx.Variable:
         name = ".".join(str(part) for part in path)
-        if name not in wanted:
-            return leaf
-        mine = wanted[name]
-        return leaf.replace(jax.device_put(jnp.asarray(given[name], mine.dtype), mine.sharding))
+        return leaf.replace(arrays[name]) if name in arrays else leaf
 
     flat = nnx.to_flat_state(old)
     return nnx.from_flat_state([(path, take(path, leaf)) for path, leaf in flat])
