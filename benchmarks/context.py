@@ -13,7 +13,7 @@ import limits
 import numpy as np
 from children import PEERS, Child, Children, Contestant, PeerError
 from counts import Shape
-from rows import OURS
+from rows import LEFT_OUT, OURS
 
 CLOSE = 1e-4  # log-probabilities of different libraries may differ by less
 
@@ -96,7 +96,7 @@ class Bench:
     ) -> Contestant:
         """A column of a measure; one that cannot take part says why."""
         if name != OURS and name not in self.peers:
-            return Contestant(label, None, request, failed="left out")
+            return Contestant(label, None, request, failed=LEFT_OUT)
         try:
             return Contestant(label, self.child(name, vocab), request, rounds)
         except PeerError as error:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rows import OURS, Row, Target, from_plain, to_plain
+from rows import LEFT_OUT, OURS, Row, Target, from_plain, to_plain
 
 COLUMNS = (OURS, "tunix", "torch", "vllm")
 """The table's; what runs on torch goes by several labels."""
@@ -64,12 +64,12 @@ def short_table(rows: Sequence[Row]) -> str:
 
 
 def failures(rows: Sequence[Row]) -> list[str]:
-    """Who gave no result, where and why."""
+    """Who gave no result, where and why; who was not asked for one is not named."""
     return [
         f"{label}, {row.measure} (V {row.vocab:,}): {cell['failed']}"
         for row in rows
         for label, cell in row.cells.items()
-        if "failed" in cell
+        if "failed" in cell and cell["failed"] != LEFT_OUT
     ]
 
 
@@ -132,7 +132,7 @@ def _value(row: Row, label: str) -> str:
     if cell is None:
         return ""
     if "failed" in cell:
-        return "–" if cell["failed"] == "left out" else "failed"
+        return "–" if cell["failed"] == LEFT_OUT else "failed"
     value = cell["value"]
     name = f"{_name(label)} " if label in ON_TORCH and label != "torch" else ""
     if row.unit == "s":

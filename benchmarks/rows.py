@@ -10,6 +10,7 @@ from typing import Any
 from children import Contestant
 
 OURS = "zootomy"
+LEFT_OUT = "left out"  # why a contestant has no value that was not asked to take part
 
 
 @dataclass(frozen=True)

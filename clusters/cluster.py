@@ -9,7 +9,7 @@ import jax
 import numpy as np
 from flax import nnx
 
-from ..models import Decoder, RewardModel, ValueModel, has_adapters, merge_adapters, without_deltas
+from ..models import Decoder, RewardModel, ValueModel, has_adapters, merge_adapters
 from ..registry import ZootomyError
 from ..rollout import takes_adapters, weights_of
 from ..rollout.types import Completion, Request, RolloutEngine, SamplingParams
@@ -19,6 +19,7 @@ from .optimizer import OptimizerConfig
 from .packing import Sequences
 from .passes import Passes, UpdateResult, check_batch
 from .programs import LossFunction, ModelOutputs, Wanted
+from .reference import check_vocabulary, make_reference
 from .roles import POLICY_ROLES, TRAINED_ROLES, Role, find_role
 from .state import ClusterState
 from .trained import RoleModel, TrainedModel
@@ -65,23 +66,25 @@ class Cluster:
         self.engine = engine
         self.version = 0
         self.row_length = row_length(config, max_tokens)
-        self._vocab_size = actor.config.vocab_size
-        self._passes = Passes(config, self.row_length, self._vocab_size, actor.config.hidden_size)
+        vocab_size = actor.config.vocab_size
+        self._passes = Passes(config, self.row_length, vocab_size, actor.config.hidden_size)
         self.micro_rows = config.rows(self.row_length)
         self._models: dict[Role, RoleModel] = {}
         self._actor = TrainedModel(Role.ACTOR, actor, self._passes.mesh, optimizer, total_steps)
         self._models[Role.ACTOR] = self._actor
-        self._add_reference(reference)
+        given = make_reference(reference, self._actor, vocab_size, self._passes.mesh)
+        if given is not None:
+            self._models[Role.REFERENCE] = given
         if (critic is None) != (critic_optimizer is None):
             raise ZootomyError("A critic and critic_optimizer go together; give both or neither.")
         if critic is not None and critic_optimizer is not None:
-            self._check_vocabulary("critic", critic.config.vocab_size)
+            check_vocabulary("critic", critic.config.vocab_size, vocab_size)
             steps = total_steps if critic_steps is None else critic_steps
             self._models[Role.CRITIC] = TrainedModel(
                 Role.CRITIC, critic, self._passes.mesh, critic_optimizer, steps
             )
         if reward is not None:
-            self._check_vocabulary("reward model", reward.config.vocab_size)
+            check_vocabulary("reward model", reward.config.vocab_size, vocab_size)
             self._models[Role.REWARD] = RoleModel(Role.REWARD, reward, self._passes.mesh)
         if engine is not None:
             self._give_weights(engine)
@@ -292,29 +295,6 @@ class Cluster:
         """Close the engine."""
         if self.engine is not None:
             self.engine.close()
-
-    def _add_reference(self, reference: Literal["none", "snapshot"] | Decoder) -> None:
-        if isinstance(reference, str):
-            if reference not in ("none", "snapshot"):
-                allowed = "'none', 'snapshot' or a model"
-                raise ZootomyError(f"reference must be {allowed}, got {reference!r}.")
-            if reference == "none":
-                return
-            # The same arrays as the actor's; its first step leaves them to the reference.
-            model: Decoder = self._actor.model()
-        else:
-            self._check_vocabulary("reference", reference.config.vocab_size)
-            model = reference
-        self._models[Role.REFERENCE] = RoleModel(Role.REFERENCE, model, self._passes.mesh)
-        if reference == "snapshot" and has_adapters(model):
-            self._models[Role.REFERENCE].params = without_deltas(self._actor.params)
-
-    def _check_vocabulary(self, who: str, vocab_size: int) -> None:
-        if vocab_size != self._vocab_size:
-            raise ZootomyError(
-                f"The {who} has a vocabulary of {vocab_size} tokens, the actor of "
-                f"{self._vocab_size}; they must share a tokenizer."
-            )
 
     def _model(self, role: Role) -> RoleModel:
         role = find_role(role)

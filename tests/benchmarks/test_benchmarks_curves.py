@@ -28,3 +28,27 @@ def test_every_axis_is_a_field_of_a_point():
     for field, sizes in curves.AXES.values():
         assert field in vars(Point())
         assert vars(Point())[field] in sizes
+
+
+def test_the_table_and_the_picture(tmp_path):
+    found = {
+        "prompts": {
+            "sizes": [4, 8, 16],
+            **{
+                name: {
+                    "seconds": [1.0, 2.0, 4.0],
+                    "flops": [10, 20, 40],
+                    "exponent": 1.0,
+                    "counted": 0.98,
+                }
+                for name in curves.MEASURES
+            },
+        }
+    }
+    assert "| prompts | 1.00 (0.98) | 1.00 (0.98) | 1.00 (0.98) |" in curves.table(found)
+    curves.plot(found, tmp_path / "images" / "scaling.png")
+    assert (tmp_path / "images" / "scaling.png").stat().st_size > 5000
+
+
+def test_a_point_that_failed_makes_no_exponent():
+    assert str(exponent([1, 2, 4], [1.0, float("nan"), 4.0])) == "nan"

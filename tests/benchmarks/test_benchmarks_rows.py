@@ -3,7 +3,7 @@
 import pytest
 import report
 from children import Contestant
-from rows import Row, Target, cells, from_plain, rate, to_plain
+from rows import LEFT_OUT, Row, Target, cells, from_plain, rate, to_plain
 
 RATE = Row(
     "generation",
@@ -67,6 +67,8 @@ def test_the_short_table_names_the_best_of_the_others():
 
 def test_failures_are_told():
     assert report.failures([RATE]) == ["vllm, generation (V 512): no environment"]
+    left = Row("x", 512, "s", False, {"vllm": {"failed": LEFT_OUT}})
+    assert report.failures([left]) == []
 
 
 def test_rows_go_to_json_and_back(tmp_path):
