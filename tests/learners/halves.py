@@ -23,28 +23,28 @@ from zootomy.clusters.trained import TrainedModel
 from zootomy.learners import update
 from zootomy.models import Decoder, ValueModel
 
-# Name -> devices, rows of a micro-batch, tokens a row, sequences a row. All have eight slots for
-# sequences, since each shape that the blocks see is compiled operation by operation.
+# Name -> devices, rows of a micro-batch, tokens a row, sequences a row. The learner itself has one
+# sequence in each of eight rows. All have eight slots for sequences, since each shape that the
+# blocks see is compiled operation by operation.
 LAYOUTS = {
-    "one a row": (1, 8, 8, 1),
-    "packed": (1, 2, 16, 4),
-    "micro-batches": (1, 2, 5, 4),
-    "4 devices": (4, 8, 8, 1),
+    "packed, on 4 devices": (4, 4, 8, 2),
+    "packed, in micro-batches": (1, 2, 8, 4),
 }
 
 
-@functools.partial(jax.jit, static_argnames=("graph", "wanted"))
-def _pull_back(graph, wanted, params, rest, total, rows, temperature, cotangent):
+@functools.partial(jax.jit, static_argnames=("graph", "wanted", "split"))
+def _pull_back(graph, wanted, split, params, rest, total, rows, temperature, cotangent):
     """The total with the gradient by the weights, from that by the model's outputs."""
-    back = jax.vjp(lambda p: compute(graph, p, rest, rows, temperature, wanted), params)[1]
+    back = jax.vjp(lambda p: compute(graph, p, rest, rows, temperature, wanted, split), params)[1]
     return jax.tree.map(lambda t, g: t + g.astype(t.dtype), total, back(cotangent)[0])
 
 
 def accumulate(
-    graph, loss, wanted, params, rest, total, rows, batch, temperature, coefficients
+    graph, loss, wanted, params, rest, total, rows, batch, temperature, coefficients, *, split
 ):  # fmt: skip
     """What `clusters.programs.accumulate` computes, in two halves."""
-    outputs = forward(graph, params, rest, rows, temperature, wanted)
+    assert split.parts == 1
+    outputs = forward(graph, params, rest, rows, temperature, wanted, split)
     (value, metrics), by_outputs = jax.value_and_grad(loss, has_aux=True)(
         outputs, batch, coefficients
     )
@@ -53,14 +53,23 @@ def accumulate(
         if np.shape(x) == past.shape:
             assert (np.asarray(x)[past] == 0).all(), f"{name} past a completion's end"
     gradients = _pull_back(
-        graph, wanted, params, rest, total.gradients, rows, temperature, by_outputs
+        graph, wanted, split, params, rest, total.gradients, rows, temperature, by_outputs
     )
     return Total(gradients, total.loss + value), value, metrics
 
 
+def measure(
+    graph, function, wanted, params, rest, rows, batch, temperature, coefficients, *, split
+):  # fmt: skip
+    """What `clusters.programs.measure` computes, in two halves."""
+    assert split.parts == 1
+    outputs = forward(graph, params, rest, rows, temperature, wanted, split)
+    return function(outputs, batch, coefficients)
+
+
 def use(monkeypatch):
     """Let learners train in halves."""
-    whole = update._programs
+    whole = update.programs_of
 
     def uncompiled(algorithm, blocks):
         made = whole(algorithm, blocks)
@@ -69,11 +78,12 @@ def use(monkeypatch):
         )
 
     monkeypatch.setattr(passes, "accumulate", accumulate)
-    monkeypatch.setattr(update, "_programs", uncompiled)
+    monkeypatch.setattr(passes, "measure", measure)
+    monkeypatch.setattr(update, "programs_of", uncompiled)
 
 
 class Update(NamedTuple):
-    """An optimizer step of a role: what it was given, and the weights before it."""
+    """An optimizer step of a role: the weights before it, what it was given, what it found."""
 
     role: Role
     params: dict
@@ -81,20 +91,39 @@ class Update(NamedTuple):
     batch: object
     loss: object
     settings: dict
+    gradient: dict[str, np.ndarray]
+    value: float
+    micros: list
 
 
 def record(cluster):
     """The list to which a cluster's further updates are added."""
-    seen = []
-    inner = cluster._passes.update
+    seen, given = [], []
+    passes_of = cluster._passes
+    update, gradient = passes_of.update, passes_of.gradient
 
-    def recorded(model, sequences, batch, loss, **settings):
+    def on_update(model, sequences, *arguments, **settings):
+        given[:] = [sequences]
+        return update(model, sequences, *arguments, **settings)
+
+    def on_gradient(model, micros, batch, loss, **settings):
         # Lent weights are not overwritten by the step.
-        seen.append(Update(model.role, model.lend_params(), sequences, batch, loss, settings))
-        return inner(model, sequences, batch, loss, **settings)
+        before = model.lend_params()
+        total, results = gradient(model, micros, batch, loss, **settings)
+        found = _named(total.gradients)
+        seen.append(
+            Update(model.role, before, given[0], batch, loss, settings, found, float(total.loss),
+                   micros)
+        )  # fmt: skip
+        return total, results
 
-    cluster._passes.update = recorded
+    passes_of.update, passes_of.gradient = on_update, on_gradient
     return seen
+
+
+def _named(gradients):
+    leaves = jax.tree_util.tree_leaves_with_path(jax.device_get(gradients))
+    return {jax.tree_util.keystr(path): np.array(leaf) for path, leaf in leaves}
 
 
 class Layout:
@@ -106,7 +135,7 @@ class Layout:
             role_to_mesh={Role.ACTOR: mesh}, micro_rows=rows, sequences_per_row=per_row
         )
         self.shape = (rows, row_length, per_row)
-        self.passes = passes.Passes(config, row_length, VOCAB)
+        self.passes = passes.Passes(config, row_length, VOCAB, TINY.hidden_size)
         actor = Decoder(TINY, rngs=nnx.Rngs(0))
         critic = ValueModel.from_decoder(actor, rngs=nnx.Rngs(1))
         self.models = {
@@ -120,9 +149,7 @@ class Layout:
         model.params = jax.device_put(done.params, model.replicated)
         micros = pack(done.sequences, *self.shape)
         total, _ = self.passes.gradient(model, micros, done.batch, done.loss, **done.settings)
-        named = jax.tree_util.tree_leaves_with_path(jax.device_get(total.gradients))
-        found = {jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in named}
-        return found, float(total.loss), len(micros)
+        return _named(total.gradients), float(total.loss), len(micros)
 
 
 @functools.cache
