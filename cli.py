@@ -16,7 +16,14 @@ from rich.console import Console
 
 from .learners import Algorithm, anatomy
 from .learners import algorithm as named_algorithm
-from .learners.arguments import OPEN_MAPPINGS, check_flags, take_dotted, take_named, with_options
+from .learners.arguments import (
+    OPEN_MAPPINGS,
+    check_flags,
+    refuse_twice,
+    take_dotted,
+    take_named,
+    with_options,
+)
 from .learners.compilation import keep_compilations
 from .learners.run_config import RunConfig, read_yaml, setting_names
 from .learners.search import search
@@ -57,6 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         elif given[:1] == ["bench"]:
             return _bench(given[1:])
         else:
+            refuse_twice(given)
             app.cli(prog="zootomy", args=given)
     except ZootomyError as error:
         print(f"error: {error}", file=sys.stderr)  # noqa: T201

@@ -92,23 +92,38 @@ def check_flags(words: list[str], known: Iterable[str]) -> None:
         ZootomyError: naming the option, and the closest that exists.
     """
     known = set(known)
-    given: set[str] = set()
-    for word in words:
-        key = word.partition("=")[0]
-        if not key.startswith("--"):
-            continue
-        name = key.removeprefix("--").replace("-", "_")
-        parent, dot, last = name.rpartition(".")
-        positive = f"{parent}{dot}{last.removeprefix('no_')}"
-        if name not in known and positive not in known:
+    for key, name in _flags(words):
+        if name not in known and _positive(name) not in known:
             raise ZootomyError(
                 f"Unknown option {key}.{_guess(name, known)} `zootomy train --help` lists the "
                 f"settings, `zootomy list` the slots."
             )
-        name = name if name in known else positive
-        if name in given:
+    refuse_twice(words)
+
+
+def refuse_twice(words: list[str]) -> None:
+    """Refuse an option that is given twice, of which the first would have no effect.
+
+    Raises:
+        ZootomyError: naming it.
+    """
+    given: set[str] = set()
+    for key, name in _flags(words):
+        if _positive(name) in given:
             raise ZootomyError(f"{key} is given twice.")
-        given.add(name)
+        given.add(_positive(name))
+
+
+def _flags(words: list[str]) -> list[tuple[str, str]]:
+    """The options among the words: as written, and with underscores and no dashes in front."""
+    keys = [word.partition("=")[0] for word in words if word.startswith("--")]
+    return [(key, key.removeprefix("--").replace("-", "_")) for key in keys]
+
+
+def _positive(name: str) -> str:
+    """The name of a switch that may be turned off as `--model.no-remat`."""
+    parent, dot, last = name.rpartition(".")
+    return f"{parent}{dot}{last.removeprefix('no_')}"
 
 
 def _guess(name: str, known: set[str]) -> str:

@@ -204,6 +204,7 @@ def test_a_config_file_is_the_starting_point_and_the_command_line_goes_before_it
             ["train", "--rolout.max_new_tokens", "7"],
             "error: Unknown option --rolout.max_new_tokens. Did you mean --rollout.max_new_tokens?",
         ),
+        (["find", "length", "--limit", "3", "--limit=4"], "error: --limit is given twice.\n"),
         (["train", "--seed", "1", "--seed=2"], "error: --seed is given twice.\n"),
         (
             ["train", "--model.remat", "--model.no-remat"],
