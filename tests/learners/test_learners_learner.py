@@ -127,7 +127,8 @@ class TestRefusals:
         assert self.fails(make_learner, "pico", changes={"policy_loss": "greedy"}) == (
             "policy_loss 'greedy' needs oracle, which this learner does not provide; it provides "
             "components, critic, entropy, greedy_baseline, groups, logits, old_logp, "
-            "prompt_values, reference, rollout_logp, running_reward, sum_pi_squared, turns, whole_batch."
+            "prompt_values, reference, rollout_logp, running_reward, sum_pi_squared, turns, "
+            "whole_batch."
         )
         # Before the update the whole batch is there.
         make_learner("pico", changes={"correction": "normalized"})
