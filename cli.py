@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -206,6 +206,38 @@ def train(
     """
     del run, algorithm, config, plugin, resume
     raise AssertionError("main takes train apart before this is called")
+
+
+@app.command(name="show-cluster")
+def show_cluster(
+    *,
+    config: str = "",
+    algorithm: str = "",
+    mesh: str = "",
+    devices: int | None = None,
+    json: bool = False,
+) -> None:
+    """Draw which role sits where and what it takes there, and explain every batch size.
+
+    Args:
+        config: a YAML file, as of `train`.
+        algorithm: instead of the file's.
+        mesh: instead of the file's `cluster.mesh`, e.g. `fsdp=4,tensor=2`.
+        devices: how many there are to be; None: those of this machine for `auto`, else any.
+        json: print JSON.
+    """
+    from .learners.seating import draw_seats, seat_roles
+    from .learners.sizes import explain_sizes
+
+    chosen, run = _starting_point(algorithm, config)
+    if mesh:
+        run = replace(run, cluster=replace(run.cluster, mesh=mesh))
+    seats = seat_roles(chosen, run, devices)
+    sizes = explain_sizes(chosen, run, devices)
+    if json:
+        _print_json({"roles": [asdict(seat) for seat in seats], "sizes": sizes.splitlines()})
+        return
+    _print(f"{draw_seats(seats)}\n\n{sizes}")
 
 
 @app.command(name="eval")

@@ -2,12 +2,14 @@
 
 from .checkpoint import Checkpoints
 from .cluster import Cluster
-from .config import ClusterConfig, data_mesh
+from .config import ClusterConfig
+from .meshes import MeshShape, data_mesh, mesh_text, parse_mesh
 from .optimizer import OptimizerConfig, make_optimizer, make_schedule, optimizer_names
 from .packing import MicroBatch, Rows, Sequences, pack
 from .passes import UpdateResult
 from .programs import LossFunction, ModelOutputs, Wanted
 from .roles import Role
+from .sharding import Placement
 from .state import ClusterState
 from .trained import NonFiniteError
 from .trouble import nothing_whole
@@ -18,10 +20,12 @@ __all__ = [
     "ClusterConfig",
     "ClusterState",
     "LossFunction",
+    "MeshShape",
     "MicroBatch",
     "ModelOutputs",
     "NonFiniteError",
     "OptimizerConfig",
+    "Placement",
     "Role",
     "Rows",
     "Sequences",
@@ -30,7 +34,9 @@ __all__ = [
     "data_mesh",
     "make_optimizer",
     "make_schedule",
+    "mesh_text",
     "nothing_whole",
     "optimizer_names",
     "pack",
+    "parse_mesh",
 ]

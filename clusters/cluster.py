@@ -7,29 +7,28 @@ from typing import Any, Literal
 
 import jax
 import numpy as np
-from flax import nnx
 
-from ..models import Decoder, RewardModel, ValueModel, has_adapters, merge_adapters
+from ..models import Decoder, RewardModel, ValueModel
 from ..registry import ZootomyError
-from ..rollout import takes_adapters, weights_of
+from ..rollout import RolloutConfig, weights_of
 from ..rollout.types import Completion, Request, RolloutEngine, SamplingParams
+from . import cast
 from .config import ClusterConfig, row_length
 from .memory import held_bytes
 from .optimizer import OptimizerConfig
 from .packing import Sequences
 from .passes import Passes, UpdateResult, check_batch
 from .programs import LossFunction, ModelOutputs, Wanted
-from .reference import check_vocabulary, make_reference
 from .roles import POLICY_ROLES, TRAINED_ROLES, Role, find_role
 from .state import ClusterState
 from .trained import RoleModel, TrainedModel
 
 
 class Cluster:
-    """The models of a run on their mesh.
+    """The models of a run on their meshes.
 
     Args:
-        config: mesh and row shapes.
+        config: meshes and row shapes.
         actor: the policy; of one with adapters only these are trained, sent and saved.
         optimizer: the actor's.
         total_steps: optimizer steps of the whole run, the horizon of the schedules.
@@ -41,7 +40,8 @@ class Cluster:
         critic_optimizer: its optimizer; needed with a critic.
         critic_steps: its horizon; None: `total_steps`.
         reward: scores whole sequences; it is never trained, and not part of a checkpoint.
-        engine: samples completions; it is given the actor's weights at once.
+        engine: samples completions; it is given the actor's weights at once. Settings make an
+            engine on the mesh of the rollout, which shares the actor's arrays where they agree.
 
     Raises:
         ZootomyError: for a critic without an optimizer or the reverse, or no row length.
@@ -60,39 +60,36 @@ class Cluster:
         critic_optimizer: OptimizerConfig | None = None,
         critic_steps: int | None = None,
         reward: RewardModel | None = None,
-        engine: RolloutEngine | None = None,
+        engine: RolloutEngine | RolloutConfig | None = None,
     ):
         self.config = config
-        self.engine = engine
         self.version = 0
         self.row_length = row_length(config, max_tokens)
-        vocab_size = actor.config.vocab_size
-        self._passes = Passes(config, self.row_length, vocab_size, actor.config.hidden_size)
+        sizes = actor.config.vocab_size, actor.config.hidden_size
+        self._passes = Passes(config, self.row_length, *sizes)
         self.micro_rows = config.rows(self.row_length)
-        self._models: dict[Role, RoleModel] = {}
-        self._actor = TrainedModel(Role.ACTOR, actor, self._passes.mesh, optimizer, total_steps)
-        self._models[Role.ACTOR] = self._actor
-        given = make_reference(reference, self._actor, vocab_size, self._passes.mesh)
-        if given is not None:
-            self._models[Role.REFERENCE] = given
-        if (critic is None) != (critic_optimizer is None):
-            raise ZootomyError("A critic and critic_optimizer go together; give both or neither.")
-        if critic is not None and critic_optimizer is not None:
-            check_vocabulary("critic", critic.config.vocab_size, vocab_size)
-            steps = total_steps if critic_steps is None else critic_steps
-            self._models[Role.CRITIC] = TrainedModel(
-                Role.CRITIC, critic, self._passes.mesh, critic_optimizer, steps
-            )
-        if reward is not None:
-            check_vocabulary("reward model", reward.config.vocab_size, vocab_size)
-            self._models[Role.REWARD] = RoleModel(Role.REWARD, reward, self._passes.mesh)
-        if engine is not None:
-            self._give_weights(engine)
+        self._actor = cast.make_actor(config, actor, optimizer, total_steps)
+        self._models: dict[Role, RoleModel] = {Role.ACTOR: self._actor}
+        self._models |= cast.make_others(
+            config, self._actor, reference, critic, critic_optimizer, critic_steps, reward
+        )
+        own = isinstance(engine, RolloutConfig)
+        self.engine = cast.make_rollout(config, self._actor, engine) if own else engine
+        if self.engine is not None:
+            self._shares = cast.shares_weights(config, made_here=own)
+            self._give_weights(self.engine)
+        for model in self._models.values():
+            model.park()
 
     @property
     def roles(self) -> tuple[Role, ...]:
         """The roles that this cluster fills."""
         return (*self._models, *((Role.ROLLOUT,) if self.engine is not None else ()))
+
+    @property
+    def samples_apart(self) -> bool:
+        """Whether sampling and scoring may run in a thread of their own beside updates."""
+        return cast.samples_apart(self.config, self._models, self.engine)
 
     def steps(self, role: Role) -> int:
         """Optimizer steps that a role has taken."""
@@ -100,7 +97,9 @@ class Cluster:
 
     def model(self, role: Role) -> Any:
         """The NNX model of a role with its present weights, e.g. to write it to a folder."""
-        return self._model(role).model()
+        model = self._model(role)
+        self._passes.begin(model)
+        return model.model()
 
     def log_probs(
         self,
@@ -241,10 +240,16 @@ class Cluster:
         self._give_weights(engine)
         return self.version
 
+    def refresh_reference(self) -> None:
+        """Make the actor as it is now the reference."""
+        self._passes.begin(self._actor)
+        cast.refresh(self._model(Role.REFERENCE), self._actor)
+
     def generate(
         self, requests: Sequence[Request], sampling: SamplingParams, seed: int | None = None
     ) -> list[list[Completion]]:
         """Completions from the engine, with the weights of the last `sync_weights`."""
+        self._passes.begin(None)
         return self._engine().generate(requests, sampling, seed)
 
     def state(self) -> ClusterState:
@@ -259,12 +264,7 @@ class Cluster:
         Raises:
             ZootomyError: if the state is of other models, optimizers or roles.
         """
-        ours, theirs = {str(role) for role in self._saved()}, set(state.arrays)
-        if ours != theirs:
-            raise ZootomyError(
-                f"The saved state has the roles {sorted(theirs)}, this run {sorted(ours)}; "
-                "start it with the same algorithm, or begin a new run."
-            )
+        state.check_roles({str(role) for role in self._saved()})
         for role, model in self._saved().items():
             model.restore(state.arrays[str(role)])
         for role, steps in state.counters["steps"].items():
@@ -272,13 +272,6 @@ class Cluster:
         self.version = state.counters["version"]
         if self.engine is not None:
             self._give_weights(self.engine)
-
-    def _give_weights(self, engine: RolloutEngine) -> None:
-        """The actor's weights to the engine: of adapters only them, where it has the backbone."""
-        model, weights = self._actor.model(), self._actor.lend_params()
-        if has_adapters(model) and not takes_adapters(engine):
-            weights = nnx.state(merge_adapters(model), nnx.Param)
-        engine.update_weights(weights, self.version)
 
     def memory(self) -> dict[str, int]:
         """Bytes that each role holds on this process's devices; what roles share counts once."""
@@ -295,6 +288,13 @@ class Cluster:
         """Close the engine."""
         if self.engine is not None:
             self.engine.close()
+
+    def _give_weights(self, engine: RolloutEngine) -> None:
+        """The actor's weights to the engine: of adapters only them, where it has the backbone."""
+        self._passes.begin(self._actor)
+        engine.update_weights(cast.weights_for(engine, self._actor, self._shares), self.version)
+        # From here on all roles are idle.
+        self._passes.begin(None)
 
     def _model(self, role: Role) -> RoleModel:
         role = find_role(role)

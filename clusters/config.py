@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Annotated
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Annotated, Any
 
-import jax
-import numpy as np
 import tyro
 from jax.sharding import Mesh
 
-from ..registry import ZootomyError
-from .roles import Role, find_role
+from ..registry import ZootomyError, unknown_name
+from .meshes import AUTO, MeshShape, mesh_text, parse_mesh, same_mesh, usual_mesh
+from .roles import TRAINED_ROLES, Role, find_role
+from .sharding import Placement, axis_rules
 
-DATA_AXIS = "data"
 DEFAULT_ROWS = 16
+# The roles whose models see packed rows.
+MODELS = tuple(role for role in Role if role is not Role.ROLLOUT)
+DTYPES = ("float32", "bfloat16", "float16")
+OPTIMIZER = "optimizer"
+# What can wait in the hosts' memory. The engine's weights are not among it: on the actor's mesh
+# they are the actor's, and on one of their own nobody waits for the place.
+OFFLOADS = (
+    *(str(role) for role in Role if role is not Role.ROLLOUT),
+    *(f"{role}.{OPTIMIZER}" for role in TRAINED_ROLES),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,13 +36,21 @@ class ClusterConfig:
 
     A pass sees `micro_rows * row_length` tokens at a time: that is the token budget of a
     micro-batch, and the largest shape that is compiled. Batches that are short, or few, may go
-    through in one of a few smaller shapes.
+    through in one of a few smaller shapes. Rows and tokens that do not divide over the devices are
+    filled up with padding, which has no effect.
 
     Attributes:
-        role_to_mesh: the mesh of each role; roles left out live on the mesh of the others. None:
-            a data-parallel mesh over all accelerators, or the first device on CPU.
-        micro_rows: R, packed rows of a training pass; a multiple of the devices on the data axis.
-            None: as many as `micro_tokens` allows.
+        mesh: of every role that `role_to_mesh` leaves out: `AXIS=SIZE` by commas, e.g.
+            `fsdp=4,tensor=2`, or `auto`: `fsdp` over all accelerators, or the first device on CPU.
+        role_to_mesh: the mesh of a role that has its own, as a text or a `jax.sharding.Mesh`;
+            `data=4@4` are the devices 4..7. Roles on the same mesh share weights that are the
+            same.
+        axis_rules: changes to the rules by which parameters are spread: `vocab: none` keeps the
+            vocabulary whole on every device, `rollout.embed: none` does so for one role.
+        role_to_dtype: the dtype in which a role keeps its parameters, where it is not the model's.
+        offload_to_cpu: roles whose parameters and optimizer wait in the hosts' memory while others
+            work; `actor.optimizer` and `critic.optimizer` send the optimizer's state alone.
+        micro_rows: R, packed rows of a training pass. None: as many as `micro_tokens` allows.
         micro_tokens: tokens of a training pass; it takes the place of `micro_rows`.
         forward_rows: R of a pass without gradient, which can be larger; None: `micro_rows`.
         row_length: L, tokens a row; None: the longest sequence that the run allows.
@@ -40,12 +59,15 @@ class ClusterConfig:
             a micro-batch has 2,048 tokens or more, else 1.
 
     Raises:
-        ZootomyError: a value outside its range, meshes that differ, an axis that is not supported,
-            or rows that do not divide over the devices.
+        ZootomyError: a value outside its range, a text that is no mesh, an unknown name.
     """
 
-    # A mesh is an object, which no command line can give.
-    role_to_mesh: Annotated[Mapping[Role, Mesh] | None, tyro.conf.Suppress] = None
+    mesh: str = AUTO
+    # Open mappings: on the command line `--cluster.role_to_mesh.rollout data=4@4`.
+    role_to_mesh: Annotated[Mapping[str, Any], tyro.conf.Suppress] = field(default_factory=dict)
+    axis_rules: Annotated[Mapping[str, str], tyro.conf.Suppress] = field(default_factory=dict)
+    role_to_dtype: Annotated[Mapping[str, str], tyro.conf.Suppress] = field(default_factory=dict)
+    offload_to_cpu: tuple[str, ...] = ()
     micro_rows: int | None = None
     micro_tokens: int | None = None
     forward_rows: int | None = None
@@ -66,106 +88,162 @@ class ClusterConfig:
                 continue
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise ZootomyError(f"{name} must be an integer >= 1, got {value!r}.")
-        devices = self.mesh().shape[DATA_AXIS]
-        for name in ("micro_rows", "forward_rows"):
-            rows = vars(self)[name]
-            if rows is not None and rows % devices:
+        for name in ("role_to_mesh", "axis_rules", "role_to_dtype"):
+            if not isinstance(vars(self)[name], Mapping):
                 raise ZootomyError(
-                    f"{name}={rows} does not divide over {devices} devices on the "
-                    f"{DATA_AXIS!r} axis; choose a multiple of {devices}."
+                    f"{name} is a mapping, entry by entry, got {vars(self)[name]!r}."
                 )
+        for name in ("axis_rules", "role_to_dtype"):
+            object.__setattr__(self, name, MappingProxyType(dict(vars(self)[name])))
+        meshes = {str(find_role(role)): mesh for role, mesh in self.role_to_mesh.items()}
+        object.__setattr__(self, "role_to_mesh", MappingProxyType(meshes))
+        for mesh in (self.mesh, *self.role_to_mesh.values()):
+            if isinstance(mesh, Mesh):
+                usual_mesh(mesh)
+            elif mesh != AUTO:
+                parse_mesh(mesh)
+        for role, dtype in self.role_to_dtype.items():
+            find_role(role)
+            if dtype not in DTYPES:
+                raise unknown_name("dtype", str(dtype), DTYPES)
+        axis_rules(Role.ACTOR, self.axis_rules)
+        self._check_offload()
 
-    def rows(self, row_length: int) -> int:
-        """R, rows of a training pass.
+    def __getstate__(self) -> dict[str, Any]:
+        """A mapping proxy can be neither copied deeply nor pickled."""
+        return {
+            name: dict(value) if isinstance(value, MappingProxyType) else value
+            for name, value in vars(self).items()
+        }
+
+    def mesh_shape(self, role: Role, devices: int | None = None) -> MeshShape:
+        """The sizes of a role's mesh, without its devices.
+
+        Args:
+            role: whose.
+            devices: how many `auto` takes; None: those of this machine.
+
+        Raises:
+            ZootomyError: for a mesh that was given as an object and whose devices do not follow
+                one another.
+        """
+        mesh = self._given(role)
+        return parse_mesh(mesh_text(mesh) if isinstance(mesh, Mesh) else mesh, devices)
+
+    def mesh_of(self, role: Role) -> Mesh:
+        """The mesh of a role.
+
+        Raises:
+            ZootomyError: if it takes more devices than there are.
+        """
+        mesh = self._given(role)
+        return usual_mesh(mesh) if isinstance(mesh, Mesh) else parse_mesh(mesh).build()
+
+    def placement(self, role: Role) -> Placement:
+        """Where a role's arrays lie."""
+        return Placement(
+            role,
+            self.mesh_of(role),
+            axis_rules(role, self.axis_rules),
+            self.role_to_dtype.get(str(role)),
+        )
+
+    def rows(self, row_length: int, devices: int | None = None) -> int:
+        """R, rows of a training pass, a multiple of the devices that rows are spread over.
 
         Args:
             row_length: L, tokens a row.
+            devices: as of `mesh_shape`.
 
         Raises:
             ZootomyError: if the tokens of a micro-batch do not fill a row on every device.
         """
+        parts = self.row_parts(devices)
         if self.micro_tokens is None:
-            return DEFAULT_ROWS if self.micro_rows is None else self.micro_rows
-        devices = self.mesh().shape[DATA_AXIS]
-        rows = self.micro_tokens // row_length // devices * devices
+            return _up(DEFAULT_ROWS if self.micro_rows is None else self.micro_rows, parts)
+        rows = self.micro_tokens // row_length // parts * parts
         if not rows:
             raise ZootomyError(
                 f"micro_tokens={self.micro_tokens} holds no row of {row_length} tokens on each of "
-                f"{devices} devices; give at least {devices * row_length}."
+                f"{parts} devices; give at least {parts * row_length}."
             )
         return rows
 
-    def mesh(self) -> Mesh:
-        """The mesh that all roles share, with its axes left to the compiler."""
-        if self.role_to_mesh is None:
-            return data_mesh()
-        if not self.role_to_mesh:
-            raise ZootomyError("role_to_mesh is empty; name a mesh for a role, or leave it None.")
-        first, *others = ((find_role(role), mesh) for role, mesh in self.role_to_mesh.items())
-        for role, mesh in others:
-            if not _same(mesh, first[1]):
-                raise ZootomyError(
-                    f"role_to_mesh puts {first[0]} and {role} on different meshes; for now all "
-                    "roles share one mesh: give each the same."
-                )
-        return _checked(first[1])
+    def rows_forward(self, row_length: int, devices: int | None = None) -> int:
+        """R of a pass without gradient; arguments as of `rows`."""
+        if self.forward_rows is None:
+            return self.rows(row_length, devices)
+        return _up(self.forward_rows, self.row_parts(devices))
+
+    def row_parts(self, devices: int | None = None) -> int:
+        """Into how many parts rows are dealt, so that they divide over every role's mesh."""
+        shapes = [self._sizes(role, devices) for role in MODELS]
+        return math.lcm(*(sizes["data"] * sizes["fsdp"] for sizes in shapes))
+
+    def length_parts(self, devices: int | None = None) -> int:
+        """Into how many parts the tokens of a row are dealt."""
+        return math.lcm(*(self._sizes(role, devices)["sequence"] for role in MODELS))
+
+    def length(self, asked: int, devices: int | None = None) -> int:
+        """L, tokens a row, rounded up to what divides over the devices."""
+        return _up(asked, self.length_parts(devices))
+
+    def _sizes(self, role: Role, devices: int | None) -> Mapping[str, int]:
+        mesh = self._given(role)
+        return usual_mesh(mesh).shape if isinstance(mesh, Mesh) else parse_mesh(mesh, devices).sizes
+
+    def offloads(self, role: Role, part: str = "") -> bool:
+        """Whether a role's parameters, or its optimizer's state, wait on the host."""
+        return str(role) in self.offload_to_cpu or (
+            part == OPTIMIZER and f"{role}.{OPTIMIZER}" in self.offload_to_cpu
+        )
+
+    def apart(self, some: tuple[Role, ...], others: tuple[Role, ...]) -> bool:
+        """Whether two sets of roles have no device in common."""
+        ours = {device for role in some for device in self.mesh_of(role).devices.flat}
+        return all(ours.isdisjoint(self.mesh_of(role).devices.flat) for role in others)
+
+    def together(self, one: Role, other: Role) -> bool:
+        """Whether two roles keep their parameters alike: then equal weights are one copy."""
+        a, b = self.placement(one), self.placement(other)
+        return same_mesh(a.mesh, b.mesh) and a.rules == b.rules and a.dtype == b.dtype
+
+    def _given(self, role: Role) -> Any:
+        return self.role_to_mesh.get(str(role), self.mesh)
+
+    def _check_offload(self) -> None:
+        if isinstance(self.offload_to_cpu, str):
+            raise ZootomyError(
+                f"offload_to_cpu is a list of names, got the text {self.offload_to_cpu!r}."
+            )
+        object.__setattr__(self, "offload_to_cpu", tuple(map(str, self.offload_to_cpu)))
+        for name in self.offload_to_cpu:
+            if name not in OFFLOADS:
+                raise unknown_name("role to offload", name, OFFLOADS)
 
 
-def data_mesh(devices: int | None = None) -> Mesh:
-    """A mesh of one axis, `data`: rows are spread over it, parameters are on every device.
+def row_length(config: ClusterConfig, max_tokens: int | None, devices: int | None = None) -> int:
+    """L, tokens a row: what is configured, or the longest sequence; filled up for the devices.
 
     Args:
-        devices: how many; None: all accelerators, or one on CPU, whose devices share one
-            processor.
+        config: gives it, or leaves it open.
+        max_tokens: the longest sequence of the run.
+        devices: as of `ClusterConfig.mesh_shape`.
 
     Raises:
-        ZootomyError: if there are not as many.
-    """
-    present = jax.local_devices()
-    if devices is None:
-        devices = 1 if present[0].platform == "cpu" else len(present)
-    if not 1 <= devices <= len(present):
-        raise ZootomyError(f"A mesh of {devices} devices is not possible: {len(present)} present.")
-    return Mesh(np.array(present[:devices]), (DATA_AXIS,))
-
-
-def _same(one: Mesh, other: Mesh) -> bool:
-    return (
-        one.axis_names == other.axis_names
-        and one.devices.shape == other.devices.shape
-        and bool((one.devices == other.devices).all())
-    )
-
-
-def _checked(mesh: Mesh) -> Mesh:
-    if DATA_AXIS not in mesh.axis_names:
-        raise ZootomyError(
-            f"The mesh has axes {mesh.axis_names}, but rows are spread over an axis "
-            f"{DATA_AXIS!r}; name one so (size 1 will do)."
-        )
-    for axis, size in mesh.shape.items():
-        if axis != DATA_AXIS and size > 1:
-            raise ZootomyError(
-                f"The mesh axis {axis!r} has size {size}; for now only {DATA_AXIS!r} can be "
-                "larger than 1."
-            )
-    # jax.make_mesh gives explicit axes, under which gathers ask for shardings by hand.
-    return Mesh(mesh.devices, mesh.axis_names)
-
-
-def row_length(config: ClusterConfig, max_tokens: int | None) -> int:
-    """L, tokens a row: what is configured, or the longest sequence of the run.
-
-    Raises:
-        ZootomyError: if there is neither, or a sequence would not fit into a row.
+        ZootomyError: if neither says it, or a sequence might not fit.
     """
     if config.row_length is None and max_tokens is None:
         raise ZootomyError("Give row_length in the ClusterConfig, or max_tokens to the Cluster.")
     if config.row_length is None:
-        return operator.index(max_tokens)  # type: ignore[arg-type]
+        return config.length(operator.index(max_tokens), devices)  # type: ignore[arg-type]
     if max_tokens is not None and config.row_length < max_tokens:
         raise ZootomyError(
             f"row_length={config.row_length} is shorter than the longest sequence of the run, "
             f"{max_tokens} tokens; raise row_length, or lower the prompt or completion limit."
         )
-    return config.row_length
+    return config.length(config.row_length, devices)
+
+
+def _up(asked: int, multiple: int) -> int:
+    return -(-asked // multiple) * multiple

@@ -14,13 +14,13 @@ from ..registry import ZootomyError
 def named_leaves(tree: Any) -> dict[str, Any]:
     """The leaves of a tree by dotted path, e.g. `actor.params.layers.0.mlp.gate_proj.kernel`."""
     leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
-    return {_name(path): leaf for path, leaf in leaves}
+    return {path_name(path): leaf for path, leaf in leaves}
 
 
 def from_named(like: Any, named: Mapping[str, Any]) -> Any:
     """The tree of `like` with the leaves of `named`."""
     leaves, structure = jax.tree_util.tree_flatten_with_path(like)
-    return jax.tree.unflatten(structure, [named[_name(path)] for path, _ in leaves])
+    return jax.tree.unflatten(structure, [named[path_name(path)] for path, _ in leaves])
 
 
 def same_structure(expected: Any, given: Any, what: str) -> None:
@@ -55,7 +55,8 @@ def same_structure(expected: Any, given: Any, what: str) -> None:
             )
 
 
-def _name(path: tuple[Any, ...]) -> str:
+def path_name(path: tuple[Any, ...]) -> str:
+    """The dotted name of a leaf's place in a tree."""
     # The last step into an nnx.Variable is its array; a person does not see it.
     if path and isinstance(path[-1], GetAttrKey) and path[-1].name == "value":
         path = path[:-1]

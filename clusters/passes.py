@@ -9,10 +9,10 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import Mesh
 
 from ..registry import ZootomyError
-from .config import DATA_AXIS, ClusterConfig
+from .config import ClusterConfig
 from .packing import MicroBatch, Sequences, fitting_shape, pack
 from .programs import (
     LossFunction,
@@ -64,32 +64,32 @@ class Passes:
     """
 
     def __init__(self, config: ClusterConfig, row_length: int, vocab_size: int, hidden_size: int):
-        self.mesh = config.mesh()
-        micro_rows = config.rows(row_length)
-        devices, wanted = self.mesh.shape[DATA_AXIS], config.row_shapes
-        forward_rows = config.forward_rows or micro_rows
-        self._update_shapes = row_shapes(micro_rows, row_length, wanted, devices)
-        self._forward_shapes = row_shapes(forward_rows, row_length, wanted, devices)
+        # What does not divide over the devices is filled up with rows and tokens of padding.
+        parts = config.row_parts(), config.length_parts()
+        micro_rows, forward_rows = config.rows(row_length), config.rows_forward(row_length)
+        self._update_shapes = row_shapes(micro_rows, row_length, config.row_shapes, *parts)
+        self._forward_shapes = row_shapes(forward_rows, row_length, config.row_shapes, *parts)
         self._sequences_per_row = config.sequences_per_row
         self._vocab_size = vocab_size
         # A block has about 12 D² weights, 24 D² operations a token; attention 4 D a token and key.
         self._attention_length = 6.0 * hidden_size
-        self._over_rows = NamedSharding(self.mesh, PartitionSpec(DATA_AXIS))
-        self._replicated = NamedSharding(self.mesh, PartitionSpec())
         self._losses: set[LossFunction] = set()
+        self._at_work: RoleModel | None = None
 
     def forward(
         self, model: RoleModel, sequences: Sequences, temperature: float, wanted: Wanted
     ) -> dict[str, np.ndarray]:
         """A pass without gradient; results `[N, ...]` float32 by their name in `ModelOutputs`."""
         micros = self._pack(sequences, self._forward_shapes)
-        scalar, _ = self._scalars(temperature, None)
-        outputs = []
-        for micro in micros:
-            rows = jax.device_put(micro.rows, self._over_rows)
-            split = self._split(micro)
-            found = forward(model.graph, model.params, model.rest, rows, scalar, wanted, split)
-            outputs.append({k: x for k, x in found._asdict().items() if x is not None})
+        scalar, _ = self._scalars(model, temperature, None)
+        self.begin(model)
+        place, outputs = model.placement, []
+        with place.context():
+            for micro in micros:
+                rows = jax.device_put(micro.rows, place.over_rows)
+                split = _split(micro, place.mesh)
+                found = forward(model.graph, model.params, model.rest, rows, scalar, wanted, split)
+                outputs.append({k: x for k, x in found._asdict().items() if x is not None})
         return _unpack(micros, jax.device_get(outputs), len(sequences))
 
     def measure(
@@ -105,15 +105,17 @@ class Passes:
     ) -> dict[str, np.ndarray]:
         """A pass without gradient, and what a function makes of it; see `Cluster.measure`."""
         micros = self._pack(sequences, self._forward_shapes)
-        scalars = self._scalars(temperature, coefficients)
-        outputs = []
-        for micro in micros:
-            rows, part = jax.device_put((micro.rows, micro.gather(batch)), self._over_rows)
-            found = measure(
-                model.graph, function, wanted, model.params, model.rest, rows, part, *scalars,
-                split=self._split(micro),
-            )  # fmt: skip
-            outputs.append(found)
+        scalars = self._scalars(model, temperature, coefficients)
+        self.begin(model)
+        place, outputs = model.placement, []
+        with place.context():
+            for micro in micros:
+                rows, part = jax.device_put((micro.rows, micro.gather(batch)), place.over_rows)
+                found = measure(
+                    model.graph, function, wanted, model.params, model.rest, rows, part, *scalars,
+                    split=_split(micro, place.mesh),
+                )  # fmt: skip
+                outputs.append(found)
         return _unpack(micros, jax.device_get(outputs), len(sequences))
 
     def update(
@@ -144,7 +146,8 @@ class Passes:
             whole=whole,
         )
         lr = float(np.asarray(model.schedule(model.steps)))
-        report = model.step(total)
+        with model.placement.context():
+            report = model.step(total)
         results = jax.device_get(results)
         if not report.applied:
             raise model.complain(report, _where(micros, [value for value, _ in results]))
@@ -169,28 +172,27 @@ class Passes:
         whole: bool = False,
     ) -> tuple[Total, list[Any]]:
         """The loss and gradient of a mini-batch, summed; and (loss, metrics) a micro-batch."""
-        scalars = self._scalars(temperature, coefficients)
+        scalars = self._scalars(model, temperature, coefficients)
+        self.begin(model)
         total, results = model.zeros(), []
-        for micro in micros:
-            rows, part = jax.device_put((micro.rows, micro.gather(batch)), self._over_rows)
-            split = self._split(micro, whole=whole)
-            total, value, metrics = accumulate(
-                model.graph, loss, wanted, model.params, model.rest, total, rows, part, *scalars,
-                split=split,
-            )  # fmt: skip
-            results.append((value, metrics))
+        place = model.placement
+        with place.context():
+            for micro in micros:
+                rows, part = jax.device_put((micro.rows, micro.gather(batch)), place.over_rows)
+                total, value, metrics = accumulate(
+                    model.graph, loss, wanted, model.params, model.rest, total, rows, part,
+                    *scalars, split=_split(micro, place.mesh, whole=whole),
+                )  # fmt: skip
+                results.append((value, metrics))
         return total, results
 
-    def _split(self, micro: MicroBatch, *, whole: bool = False) -> Split:
-        """How a micro-batch is cut on its device; rows that are spread over several are not."""
-        if self.mesh.size > 1:
-            return Split()
-        if whole or self.mesh.devices.flat[0].platform != "cpu":
-            return Split(vocabulary=True)
-        rows, length = micro.rows.tokens.shape
-        divisors = (n for n in range(1, rows + 1) if rows % n == 0)
-        parts = next((n for n in divisors if rows // n * length <= _CPU_TOKENS), rows)
-        return Split(parts, vocabulary=True)
+    def begin(self, model: RoleModel | None) -> None:
+        """A model goes to work: the one before it may leave the devices. None: all are idle."""
+        if self._at_work is not None and self._at_work is not model:
+            self._at_work.park()
+        if model is not None:
+            model.wake()
+        self._at_work = model
 
     def _count(self, loss: LossFunction) -> None:
         self._losses.add(loss)
@@ -201,7 +203,9 @@ class Passes:
                 stacklevel=4,
             )
 
-    def _scalars(self, temperature: float, coefficients: Any) -> tuple[jax.Array, Any]:
+    def _scalars(
+        self, model: RoleModel, temperature: float, coefficients: Any
+    ) -> tuple[jax.Array, Any]:
         if not 0 < temperature < float("inf"):
             raise ZootomyError(
                 f"temperature must be positive, got {temperature}; greedy tokens are scored at 1."
@@ -209,7 +213,7 @@ class Passes:
         values = jax.tree.map(
             lambda x: x if isinstance(x, jax.Array) else np.asarray(x, np.float32), coefficients
         )
-        return jax.device_put((np.float32(temperature), values), self._replicated)
+        return jax.device_put((np.float32(temperature), values), model.placement.replicated)
 
     def _pack(self, sequences: Sequences, shapes: list[Shape]) -> list[MicroBatch]:
         for n in range(len(sequences)):
@@ -223,6 +227,18 @@ class Passes:
         length, per_row = self._attention_length, self._sequences_per_row
         shape = fitting_shape(sequences, shapes, per_row, length)
         return pack(sequences, shape.rows, shape.length, per_row, length)
+
+
+def _split(micro: MicroBatch, mesh: Mesh, *, whole: bool = False) -> Split:
+    """How a micro-batch is cut on its device; rows that are spread over several are not."""
+    if mesh.size > 1:
+        return Split()
+    if whole or mesh.devices.flat[0].platform != "cpu":
+        return Split(vocabulary=True)
+    rows, length = micro.rows.tokens.shape
+    divisors = (n for n in range(1, rows + 1) if rows % n == 0)
+    parts = next((n for n in divisors if rows // n * length <= _CPU_TOKENS), rows)
+    return Split(parts, vocabulary=True)
 
 
 def check_batch(batch: Any, n: int) -> None:

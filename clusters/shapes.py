@@ -25,7 +25,9 @@ class Shape(NamedTuple):
     length: int
 
 
-def row_shapes(rows: int, length: int, wanted: int | None, devices: int) -> list[Shape]:
+def row_shapes(
+    rows: int, length: int, wanted: int | None, devices: int, length_devices: int = 1
+) -> list[Shape]:
     """The shapes that a run may use, the full one first.
 
         (R, L), (R/2, L), (2R, L/2), (R, L/2), (4R, L/4), (2R, L/4), ...
@@ -35,6 +37,7 @@ def row_shapes(rows: int, length: int, wanted: int | None, devices: int) -> list
         length: L of the full shape.
         wanted: how many; None: 4 where the full shape has 2,048 tokens or more, else 1.
         devices: what rows are spread over; every R is a multiple of it.
+        length_devices: what the tokens of a row are spread over, likewise.
 
     Returns:
         At most `wanted` different shapes.
@@ -44,7 +47,7 @@ def row_shapes(rows: int, length: int, wanted: int | None, devices: int) -> list
     found = [Shape(rows, length)]
     for n in range(1, wanted):
         halvings, half = divmod(n, 2)
-        shorter = -(-length // 2**halvings)
+        shorter = -(-length // (2**halvings * length_devices)) * length_devices
         count = rows * length // shorter // (1 + half) // devices * devices
         shape = Shape(max(devices, count), shorter)
         if shape not in found:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from ..registry import ZootomyError
+
 
 @dataclass(frozen=True)
 class ClusterState:
@@ -17,3 +19,15 @@ class ClusterState:
 
     arrays: dict[str, Any]
     counters: dict[str, Any]
+
+    def check_roles(self, roles: set[str]) -> None:
+        """Refuse a run with other roles than these.
+
+        Raises:
+            ZootomyError: with both.
+        """
+        if roles != set(self.arrays):
+            raise ZootomyError(
+                f"The saved state has the roles {sorted(self.arrays)}, this run {sorted(roles)}; "
+                "start it with the same algorithm, or begin a new run."
+            )

@@ -9,14 +9,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from ..models import trained_part
+from ..models import has_adapters, trained_part
 from ..registry import ZootomyError
 from .naming import named_leaves, same_structure
 from .optimizer import OptimizerConfig, make_optimizer, make_schedule
 from .programs import StepReport, Total, step_program, widened
 from .roles import Role
+from .sharding import HOST, Placement, like_params, on_host
 
 
 class NonFiniteError(ZootomyError):
@@ -29,29 +29,59 @@ def _head_kernel(graph: Any, params: Any, rest: Any) -> jax.Array:
 
 
 class RoleModel:
-    """A model split once into structure and weights.
+    """A model split once into structure and weights, the weights spread over the role's mesh.
 
     Args:
         role: for messages.
-        model: an NNX model; its arrays are shared, not copied, and never overwritten.
-        mesh: every parameter is put on all its devices.
+        model: an NNX model; arrays that are in their place already are shared, not copied, and
+            never overwritten.
+        placement: where the role lives.
+        offload: whether the weights wait in the hosts' memory until `wake`.
     """
 
-    def __init__(self, role: Role, model: nnx.Module, mesh: Mesh):
+    def __init__(self, role: Role, model: Any, placement: Placement, *, offload: bool = False):
         self.role = role
-        self.replicated = NamedSharding(mesh, PartitionSpec())
+        self.placement = placement
+        self.vocab_size: int = model.config.vocab_size
+        self.adapted = has_adapters(model)
         # Under adapters the backbone is among the rest: it is neither trained nor saved.
         self.graph, params, rest = nnx.split(model, trained_part(model), ...)
-        self.params = jax.device_put(params, self.replicated)
-        self.rest = jax.device_put(rest, self.replicated)
+        self.params = placement.put(params)
+        self.rest = placement.put(rest)
+        self.shardings = placement.shardings(params)
+        self.offload = offload
+        self._waiting: Any = None
+        if offload:
+            self.park()
+
+    @property
+    def awake(self) -> bool:
+        """Whether the weights are on the devices."""
+        return jax.tree.leaves(self.params)[0].sharding.memory_kind != HOST
+
+    def wake(self) -> None:
+        """Bring the weights to the devices, where they wait on the host."""
+        if not self.awake:
+            self._waiting, self.params = self.params, jax.device_put(self.params, self.shardings)
+
+    def park(self) -> None:
+        """Send the weights to the host, where the role is to wait there."""
+        if self.offload and self.awake:
+            # What came from the host and was not changed needs no way back.
+            if self._waiting is None:
+                self._waiting = jax.device_put(self.params, on_host(self.shardings))
+            self.params = self._waiting
+        self._waiting = None
 
     def model(self) -> Any:
         """The model with the present weights."""
+        self.wake()
         return nnx.merge(self.graph, self.params, self.rest)
 
     def head_kernel(self) -> jax.Array:
         """`[D, V]`: the present head of a language model."""
-        return _head_kernel(self.graph, self.params, self.rest)
+        params = jax.device_put(self.params, self.shardings)
+        return _head_kernel(self.graph, params, self.rest)
 
     def held(self) -> Any:
         """All arrays, only to look at."""
@@ -64,7 +94,13 @@ class RoleModel:
     def restore(self, state: dict[str, Any]) -> None:
         """Take the weights of `state`."""
         same_structure(self.state(), state, str(self.role))
-        self.params = jax.device_put(state["params"], self.replicated)
+        self.take(state["params"])
+
+    def take(self, params: Any) -> None:
+        """Other weights of the same model, from wherever they are."""
+        self._waiting = None
+        self.params = self.placement.put(jax.device_put(params, self.shardings))
+        self.park()
 
 
 class TrainedModel(RoleModel):
@@ -73,15 +109,25 @@ class TrainedModel(RoleModel):
     Args:
         role: actor or critic.
         model: as in `RoleModel`.
-        mesh: as in `RoleModel`.
+        placement: as in `RoleModel`.
         config: the optimizer.
         total_steps: optimizer steps of the whole run, the horizon of the schedule.
+        offload: as in `RoleModel`.
+        offload_optimizer: whether the optimizer's state waits on the host but for its step.
     """
 
     def __init__(
-        self, role: Role, model: nnx.Module, mesh: Mesh, config: OptimizerConfig, total_steps: int
+        self,
+        role: Role,
+        model: Any,
+        placement: Placement,
+        config: OptimizerConfig,
+        total_steps: int,
+        *,
+        offload: bool = False,
+        offload_optimizer: bool = False,
     ):
-        super().__init__(role, model, mesh)
+        super().__init__(role, model, placement)
         self.total_steps = total_steps
         self.scheduled = config.schedule != "constant"
         self.optimizer = make_optimizer(config, total_steps)
@@ -89,9 +135,11 @@ class TrainedModel(RoleModel):
         # Copied, since some optimizers (dog, prodigy) remember the very arrays of the parameters,
         # which others hold and which a step would overwrite together with its state.
         state = jax.tree.map(jnp.array, self.optimizer.init(widened(self.params)))
-        self.optimizer_state = jax.device_put(state, self.replicated)
+        self.optimizer_shardings = like_params(
+            state, self.params, self.shardings, placement.replicated
+        )
+        self.optimizer_state = jax.device_put(state, self.optimizer_shardings)
         self.steps = 0
-        places = jax.tree.map(lambda p: p.sharding, self.params)
         like = jax.tree.map(lambda p: jax.ShapeDtypeStruct(p.shape, jnp.float32), self.params)
 
         def zeros() -> Total:
@@ -99,15 +147,20 @@ class TrainedModel(RoleModel):
             return Total(gradients, jnp.zeros((), jnp.float32))
 
         # One program: an array at a time, this takes a tenth of the step of a small model.
-        everywhere: Any = self.replicated
-        self._zeros = jax.jit(zeros, out_shardings=Total(places, everywhere))
+        everywhere: Any = placement.replicated
+        self._zeros = jax.jit(zeros, out_shardings=Total(self.shardings, everywhere))
         # While someone else holds the arrays (the given model, the engine, the reference, a
         # checkpoint that is being written), a step must not overwrite them.
         self._params_lent = True
         self._optimizer_lent = False
+        self.offload_optimizer = offload_optimizer
+        self._park_optimizer()
+        self.offload = offload
+        self.park()
 
     def lend_params(self) -> Any:
         """The parameters, for someone who keeps them: the next step leaves them as they are."""
+        self.wake()
         self._params_lent = True
         return self.params
 
@@ -115,6 +168,17 @@ class TrainedModel(RoleModel):
         """The model with the present weights, which later steps leave as they are."""
         self._params_lent = True
         return super().model()
+
+    def wake(self) -> None:
+        """Bring the weights to the devices; what comes from the host nobody else holds."""
+        if not self.awake:
+            super().wake()
+            self._params_lent = False
+
+    def _park_optimizer(self) -> None:
+        if self.offload_optimizer:
+            host = on_host(self.optimizer_shardings)
+            self.optimizer_state = jax.device_put(self.optimizer_state, host)
 
     def zeros(self) -> Total:
         """Where micro-batches are added up."""
@@ -132,9 +196,14 @@ class TrainedModel(RoleModel):
     def step(self, total: Total) -> StepReport:
         """One optimizer step, unless something is not finite."""
         program = step_program(keep_params=self._params_lent, keep_optimizer=self._optimizer_lent)
-        self.params, self.optimizer_state, report = program(
-            self.optimizer, self.params, self.optimizer_state, total
-        )
+        # The optimizer's state comes now and not before, and leaves again at once.
+        state = jax.device_put(self.optimizer_state, self.optimizer_shardings)
+        params, state, report = program(self.optimizer, self.params, state, total)
+        # Wherever the compiler left them; nothing moves where that is the right place.
+        self.params = jax.device_put(params, self.shardings)
+        self.optimizer_state = jax.device_put(state, self.optimizer_shardings)
+        self._waiting = None
+        self._park_optimizer()
         self._params_lent = self._optimizer_lent = False
         if bool(report.applied):
             self.steps += 1
@@ -173,5 +242,6 @@ class TrainedModel(RoleModel):
     def restore(self, state: dict[str, Any]) -> None:
         """Take the weights and the optimizer's state; `steps` is set apart."""
         super().restore(state)
-        self.optimizer_state = jax.device_put(state["optimizer"], self.replicated)
+        self.optimizer_state = jax.device_put(state["optimizer"], self.optimizer_shardings)
         self._params_lent = self._optimizer_lent = True
+        self._park_optimizer()

@@ -23,6 +23,9 @@ OPEN_MAPPINGS = (
     "rollout.vllm.mapping_config",
     "rollout.vllm.engine_arguments",
     "rollout.sglang_jax.engine_arguments",
+    "cluster.role_to_mesh",
+    "cluster.axis_rules",
+    "cluster.role_to_dtype",
 )
 
 

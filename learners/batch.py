@@ -68,15 +68,21 @@ completions) = 4 optimizer steps a step; 10 steps = 40 optimizer steps and 120 c
         minis = self.full // self.mini_prompts
         return (
             f"{self.full} prompts × {self.group_size} = {self.completions} completions a step; "
-            f"{_many(self.epochs, 'epoch')} × {_many(minis, 'mini-batch')} of "
-            f"{_many(self.mini_prompts, 'prompt')} ({self.mini_prompts * self.group_size} "
-            f"completions) = {_many(self.updates, 'optimizer step')} a step; "
-            f"{_many(steps, 'step')} = {_many(steps * self.updates, 'optimizer step')} and "
+            f"{many(self.epochs, 'epoch')} × {many(minis, 'mini-batch')} of "
+            f"{many(self.mini_prompts, 'prompt')} ({self.mini_prompts * self.group_size} "
+            f"completions) = {many(self.updates, 'optimizer step')} a step; "
+            f"{many(steps, 'step')} = {many(steps * self.updates, 'optimizer step')} and "
             f"{steps * self.completions} completions."
         )
 
 
-def _many(count: int, noun: str) -> str:
+def many(count: int, noun: str) -> str:
+    """A count with its noun.
+
+    >>> many(1, "pass"), many(2, "pass"), many(2, "epoch")
+    ('1 pass', '2 passes', '2 epochs')
+    """
     if count == 1:
         return f"1 {noun}"
-    return f"{count} {noun}es" if noun.endswith("ch") and noun != "epoch" else f"{count} {noun}s"
+    hisses = noun.endswith(("ch", "ss")) and noun != "epoch"
+    return f"{count} {noun}es" if hisses else f"{count} {noun}s"

@@ -9,49 +9,28 @@ from typing import Any
 
 import jax
 
-from ..clusters import Cluster, ClusterState, Role
+from ..clusters import Cluster, ClusterState
 from ..monitor import Spans
-from ..registry import ZootomyError, bind, describe, get
-from ..registry import slot as find_slot
+from ..registry import ZootomyError, bind, get
 from ..rollout import RolloutConfig
 from ..tasks import Task
 from .algorithm import Algorithm
 from .batch import BatchConfig
+from .checks import check_options, check_run
 from .collect import Collected, Collector, rehearse_filter
-from .contents import asked_inputs
 from .difference import plain_differences
 from .evaluation import Evaluation, EvaluationConfig, evaluate
 from .judge import Judge
 from .memory import Memory
+from .pipeline import Pipeline
 from .score_scale import Scaling, check_scalings
 from .seeds import derive_seed
-from .statistics import rollout_metrics
+from .statistics import mean_staleness, rollout_metrics
 from .update import Updater
 from .validation import check_token_rewards
-from .vocabulary import check_vocabulary
-from .whole import check_fits
 
 # Where the memory of rewards stands among a checkpoint's arrays, beside the models' roles.
 MEMORY = "memory"
-# What blocks may need and a run can have.
-PROVIDED = frozenset(
-    {
-        "components",
-        "critic",
-        "entropy",
-        "greedy_baseline",
-        "groups",
-        "logits",
-        "old_logp",
-        "prompt_values",
-        "reference",
-        "rollout_logp",
-        "running_reward",
-        "sum_pi_squared",
-        "turns",
-        "whole_batch",
-    }
-)
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,6 +66,8 @@ class Learner:
         reward_model_weight: factor of the cluster's reward model, if it has one.
         reward_model_normalize: take away the running mean of its scores, divide by their deviation.
         reward_model_clip: what is then cut off on both sides; None for nothing.
+        max_staleness: 1 samples each batch while the step before it learns, 0 after it.
+        reference_refresh_steps: after how many steps the actor becomes the reference; 0: never.
 
     Raises:
         ZootomyError: if the algorithm, the cluster and the sampling do not fit together.
@@ -105,9 +86,11 @@ class Learner:
         reward_model_weight: float = 1.0,
         reward_model_normalize: bool = False,
         reward_model_clip: float | None = None,
+        max_staleness: int = 0,
+        reference_refresh_steps: int = 0,
     ):
         algorithm = algorithm.resolve_length(rollout.max_new_tokens)
-        _check(algorithm, cluster, rollout, batch)
+        check_run(algorithm, cluster, rollout, batch)
         if critic_warmup and algorithm.value_loss is None:
             raise ZootomyError(
                 f"critic_warmup is {critic_warmup}, but algorithm {algorithm.name!r} has no "
@@ -132,6 +115,12 @@ class Learner:
             check_token_rewards(algorithm)
         self.collector = Collector(
             algorithm, task, self.judge, cluster.engine, rollout, batch, seed
+        )
+        self.pipeline = Pipeline(
+            self.collector.collect, max_staleness=max_staleness, overlaps=cluster.samples_apart
+        )
+        self.reference_refresh_steps = check_options(
+            algorithm, cluster, max_staleness, reference_refresh_steps
         )
         self.updater = Updater(
             algorithm, cluster, batch=batch, temperature=rollout.temperature,
@@ -168,14 +157,18 @@ class Learner:
         spans = Spans(record=self.on_span)
         states = self.controller_states
         coefficients = {name: state["coefficient"] for name, state in states.items()}
-        collected = self.collector.collect(self.cursor, self.steps_done, spans)
-        memory = self.memory.see(collected, self.scalings)
-        collected = memory.recall(collected, self.scalings)
-        totals = self.updater.update(collected, self.steps_done, coefficients, spans)
+        sampled = self.pipeline.take(self.cursor, self.steps_done, spans)
+        behind = {"staleness": mean_staleness(sampled, self.cluster.version)}
+        cursor = self.cursor + sampled.consumed
+        with self.pipeline.ahead(sampled, cursor, self.steps_done + 1, spans):
+            memory = self.memory.see(sampled, self.scalings)
+            collected = memory.recall(sampled, self.scalings)
+            totals = self.updater.update(collected, self.steps_done, coefficients, spans)
         with spans("sync"):
             self.cluster.sync_weights()
 
         metrics = rollout_metrics(collected, self.judge.names)
+        metrics |= behind if self.pipeline.max_staleness else {}
         metrics |= totals.result()
         for name, coefficient in coefficients.items():
             if name != "kl":
@@ -188,8 +181,10 @@ class Learner:
         if "policy_loss" in metrics:
             self._steer({**metrics, "sequences": float(self.batch.completions)})
         self.memory = memory.learn(collected, metrics.get("policy_shift", 0.0))
-        self.cursor += collected.consumed
+        self.cursor = cursor
         self.steps_done += 1
+        if self.reference_refresh_steps and not self.steps_done % self.reference_refresh_steps:
+            self.cluster.refresh_reference()
         metrics["epoch"] = self.cursor / len(self.task.train)
         metrics |= _speed(collected, spans, time.perf_counter() - began)
         return StepReport(self.steps_done, metrics, collected)
@@ -219,6 +214,7 @@ class Learner:
             "controllers": {name: dict(state) for name, state in self.controller_states.items()},
             "seed": self.seed,
             "algorithm": self.algorithm.to_dict(),
+            "in_flight": self.pipeline.state(),
         }
 
     def restore(self, arrays: Mapping[str, Any], state: Mapping[str, Any]) -> None:
@@ -240,74 +236,7 @@ class Learner:
         self.steps_done = state["steps_done"]
         self.cursor = state["cursor"]
         self.controller_states = {name: dict(one) for name, one in state["controllers"].items()}
-
-
-def _check_needs(algorithm: Algorithm) -> None:
-    for name, _ in algorithm.plugged:
-        if not find_slot(name).after:
-            raise ZootomyError(
-                f"Slot {name!r} stands nowhere in the assembled functions, so this learner would "
-                f"never ask its block. Add the slot with after='reward_shaping', 'whitening' or "
-                f"'policy_loss', or ask it in a loop of your own."
-            )
-    for slot, spec in algorithm.specs():
-        if slot == "kl_estimator" and algorithm.kl_placement == "none":
-            continue
-        needs = describe(slot, spec.name).needs_with(spec.hyperparameters)
-        unmet = sorted(needs - PROVIDED)
-        if unmet:
-            raise ZootomyError(
-                f"{slot} {spec.name!r} needs {', '.join(unmet)}, which this learner does not "
-                f"provide; it provides {', '.join(sorted(PROVIDED))}."
-            )
-
-
-def _asks(algorithm: Algorithm) -> str:
-    """What of an algorithm needs the reference."""
-    if algorithm.kl_placement != "none":
-        return f"kl_placement {algorithm.kl_placement!r}"
-    asking = [
-        f"{slot} {spec.name!r}"
-        for slot, spec in algorithm.specs()
-        if "reference" in describe(slot, spec.name).needs or "ref_logp" in asked_inputs(slot, spec)
-    ]
-    return ", ".join(asking)
-
-
-def _check(
-    algorithm: Algorithm, cluster: Cluster, rollout: RolloutConfig, batch: BatchConfig
-) -> None:
-    """Refuse what cannot be trained."""
-    if cluster.engine is None:
-        raise ZootomyError(
-            "The cluster has no rollout engine; make it with engine=make_engine(rollout, actor)."
-        )
-    algorithm.check_run(group_size=batch.group_size, rollout_logp=rollout.reports_logp)
-    _check_needs(algorithm)
-    check_vocabulary(algorithm)
-    if "reference" in algorithm.needs and Role.REFERENCE not in cluster.roles:
-        raise ZootomyError(
-            f"Algorithm {algorithm.name!r} needs a reference, because of {_asks(algorithm)}, and "
-            f"the cluster has none. Give the cluster reference='snapshot', or drop what needs it."
-        )
-    if algorithm.value_loss is not None and Role.CRITIC not in cluster.roles:
-        raise ZootomyError(
-            f"Algorithm {algorithm.name!r} needs a critic, and the cluster has none. Give the "
-            f"cluster critic=ValueModel(...), or use an algorithm without one."
-        )
-    check_fits(algorithm, cluster, rollout, batch)
-    sampling = rollout.sampling()
-    if sampling.greedy:
-        raise ZootomyError(
-            "rollout.temperature is 0: all completions of a prompt would be the same. Training "
-            "needs a temperature above 0 (1.0 is usual)."
-        )
-    if not sampling.full_distribution:
-        raise ZootomyError(
-            "rollout.top_p, top_k or min_p cut the distribution that is sampled from, and the "
-            "trainer's log-probabilities are those of the whole one: the importance ratio would "
-            "not start at 1. Train with top_p=1, top_k=None and min_p=0."
-        )
+        self.pipeline.restore(state["in_flight"])
 
 
 def _speed(collected: Collected, spans: Spans, seconds: float) -> dict[str, float]:

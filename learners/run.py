@@ -14,7 +14,6 @@ from rich.console import Console
 from ..clusters import Cluster, Role
 from ..models import (
     Decoder,
-    ValueModel,
     add_adapters,
     load_model,
     make_model,
@@ -41,7 +40,7 @@ from .run_folder import (
     starting_point,
 )
 from .seeds import derive_seed
-from .sources import make_reference, make_reward_model, reading
+from .sources import make_critic, make_reference, make_reward_model, reading
 from .telemetry import Telemetry
 from .warmup import warm_up
 
@@ -150,7 +149,7 @@ def build_model(config: RunConfig, task: Task) -> Decoder:
     Raises:
         ZootomyError: if the model cannot be read, or the tokenizer has more tokens than it.
     """
-    source = config.model
+    source, place = config.model, config.cluster.placement(Role.ACTOR).parameter
     compiled = {
         "remat": source.remat,
         "layers": source.layers,
@@ -159,7 +158,11 @@ def build_model(config: RunConfig, task: Task) -> Decoder:
     if source.path:
         with reading("model.path"):
             model = load_model(
-                source.path, dtype=source.dtype, param_dtype=source.param_dtype, **compiled
+                source.path,
+                dtype=source.dtype,
+                param_dtype=source.param_dtype,
+                place=place,
+                **compiled,
             )
     else:
         model = make_model(
@@ -168,6 +171,7 @@ def build_model(config: RunConfig, task: Task) -> Decoder:
             vocab_size=task.tokenizer.vocab_size,
             dtype=source.dtype,
             param_dtype=source.param_dtype,
+            place=place,
             **compiled,
         )
     if task.tokenizer.vocab_size > model.config.vocab_size:
@@ -180,11 +184,10 @@ def build_model(config: RunConfig, task: Task) -> Decoder:
 
 def build_learner(algorithm: Algorithm, config: RunConfig, task: Task, model: Decoder) -> Learner:
     """A learner with its cluster: the roles that the algorithm needs, around one policy."""
-    actor, critic = model, None
+    actor = model
     if config.lora.rank:
         actor = add_adapters(model, config.lora, rngs=nnx.Rngs(derive_seed(config.seed, "lora")))
-    if algorithm.value_loss is not None:
-        critic = ValueModel.from_decoder(model, rngs=nnx.Rngs(derive_seed(config.seed, "critic")))
+    critic = make_critic(algorithm, config, model)
     limits = config.rollout
     cluster = Cluster(
         config.cluster,
@@ -196,7 +199,7 @@ def build_learner(algorithm: Algorithm, config: RunConfig, task: Task, model: De
         critic=critic,
         critic_optimizer=None if critic is None else config.critic_optimizer,
         reward=make_reward_model(config),
-        engine=make_engine(limits, actor),
+        engine=limits,
     )
     return Learner(
         algorithm,
@@ -209,6 +212,8 @@ def build_learner(algorithm: Algorithm, config: RunConfig, task: Task, model: De
         reward_model_weight=config.reward_model.weight,
         reward_model_normalize=config.reward_model.normalize,
         reward_model_clip=config.reward_model.clip,
+        max_staleness=config.max_staleness,
+        reference_refresh_steps=config.reference.refresh_steps,
     )
 
 

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import yaml
+from jax.sharding import Mesh
 
-from ..clusters import ClusterConfig, OptimizerConfig
+from ..clusters import ClusterConfig, OptimizerConfig, mesh_text
 from ..models import AttentionKernel, LayerStyle, LoraConfig
 from ..registry import ZootomyError, check_value, unknown_name
 from ..rollout import RolloutConfig
@@ -53,15 +54,29 @@ class ModelSource:
 
 
 @dataclass(frozen=True, kw_only=True)
+class CriticConfig:
+    """Where the critic comes from, for algorithms that have one.
+
+    Attributes:
+        path: a Hugging Face folder of a sequence classifier with one label, which shares the
+            policy's tokenizer; empty for the policy's body with a fresh head.
+    """
+
+    path: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
 class ReferenceConfig:
     """What the policy is compared with, where the algorithm asks for a reference.
 
     Attributes:
         path: a Hugging Face folder, e.g. of a teacher, which shares the policy's tokenizer; empty
             for the policy as it is before the first step.
+        refresh_steps: after how many steps the policy becomes the reference; 0: never.
     """
 
     path: str = ""
+    refresh_steps: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,7 +153,9 @@ class RunConfig:
         critic_warmup: steps in which only the critic learns.
         reward_model: a model that scores completions.
         reference: what the policy is compared with.
-        cluster: row shapes of the passes.
+        critic: where the critic comes from.
+        max_staleness: 1 samples each batch while the step before it learns, 0 after it.
+        cluster: meshes of the roles and row shapes of the passes.
         warmup: supervised steps before the first step.
         evaluation: how the policy is examined.
         checkpoint: when the run is saved.
@@ -164,6 +181,8 @@ class RunConfig:
     critic_warmup: int = 0
     reward_model: RewardModelConfig = field(default_factory=RewardModelConfig)
     reference: ReferenceConfig = field(default_factory=ReferenceConfig)
+    critic: CriticConfig = field(default_factory=CriticConfig)
+    max_staleness: int = 0
     cluster: ClusterConfig = field(default_factory=ClusterConfig)
     warmup: WarmupConfig = field(default_factory=WarmupConfig)
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
@@ -206,6 +225,8 @@ def to_plain(config: Any) -> Any:
             entry.name: to_plain(getattr(config, entry.name))
             for entry in dataclasses.fields(config)
         }
+    if isinstance(config, Mesh):
+        return mesh_text(config)
     if isinstance(config, Mapping):
         return {str(key): to_plain(value) for key, value in config.items()}
     if isinstance(config, list | tuple):

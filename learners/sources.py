@@ -1,17 +1,20 @@
-"""Models beside the policy that a run reads from folders: its reference, its reward model."""
+"""Models beside the policy that a run reads from folders, each made where its role lives."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import Literal
+from typing import Any, Literal
 
+from flax import nnx
 from safetensors import SafetensorError
 
-from ..models import Decoder, RewardModel, load_model, load_scalar_model
+from ..clusters import Role
+from ..models import Decoder, RewardModel, ValueModel, load_model, load_scalar_model
 from ..registry import ZootomyError
 from .algorithm import Algorithm
 from .run_config import RunConfig
+from .seeds import derive_seed
 
 
 @contextlib.contextmanager
@@ -31,7 +34,7 @@ def make_reference(
     Raises:
         ZootomyError: if the folder cannot be read, or nothing compares with the model in it.
     """
-    source, path = config.model, config.reference.path
+    path = config.reference.path
     if "reference" not in algorithm.needs:
         if path:
             raise ZootomyError(
@@ -43,12 +46,29 @@ def make_reference(
     if not path:
         return "snapshot"
     with reading("reference.path"):
-        return load_model(
-            path,
-            dtype=source.dtype,
-            param_dtype=source.param_dtype,
-            layers=source.layers,
-            attention=source.attention,
+        return load_model(path, **_options(config, Role.REFERENCE))
+
+
+def make_critic(algorithm: Algorithm, config: RunConfig, policy: Decoder) -> ValueModel | None:
+    """The critic, if the algorithm has one: the policy's body, or a model of its own.
+
+    Raises:
+        ZootomyError: if the folder cannot be read, or the algorithm has no critic.
+    """
+    path = config.critic.path
+    if algorithm.value_loss is None:
+        if path:
+            raise ZootomyError(
+                f"critic.path is {path!r}, but algorithm {algorithm.name!r} has no critic, so it "
+                f"has no effect. Set value_loss to 'clipped_mse', or leave critic.path empty."
+            )
+        return None
+    if not path:
+        seed = derive_seed(config.seed, "critic")
+        return ValueModel.from_decoder(policy, rngs=nnx.Rngs(seed))
+    with reading("critic.path"):
+        return load_scalar_model(
+            path, ValueModel, remat=config.model.remat, **_options(config, Role.CRITIC)
         )
 
 
@@ -61,6 +81,16 @@ def make_reward_model(config: RunConfig) -> RewardModel | None:
     if not config.reward_model.path:
         return None
     with reading("reward_model.path"):
-        return load_scalar_model(
-            config.reward_model.path, dtype=config.model.dtype, param_dtype=config.model.param_dtype
-        )
+        return load_scalar_model(config.reward_model.path, **_options(config, Role.REWARD))
+
+
+def _options(config: RunConfig, role: Role) -> dict[str, Any]:
+    """How a model is stored and computed, and where its parameters are made."""
+    source = config.model
+    return {
+        "dtype": source.dtype,
+        "param_dtype": source.param_dtype,
+        "layers": source.layers,
+        "attention": source.attention,
+        "place": config.cluster.placement(role).parameter,
+    }

@@ -8,7 +8,7 @@ from .collect import Collected, Group
 
 
 def rollout_metrics(collected: Collected, reward_names: tuple[str, ...]) -> dict[str, float]:
-    """Rewards, lengths, staleness and failures of everything that was sampled in a step.
+    """Rewards, lengths and failures of everything that was sampled in a step.
 
     Filtered groups count: the metrics speak of the policy, not of what was trained on.
 
@@ -43,6 +43,12 @@ def rollout_metrics(collected: Collected, reward_names: tuple[str, ...]) -> dict
             metrics[f"reward/{name}/mean"] = float(values[applies].mean())
     metrics |= {f"reward/{name}/failed": float(n) for name, n in collected.failures.items()}
     return metrics
+
+
+def mean_staleness(collected: Collected, version: int) -> float:
+    """Updates between the weights that sampled a batch and those of `version`, on average."""
+    versions = [one.version for group in collected.sampled for one in group.completions]
+    return version - float(np.mean(versions))
 
 
 def _std(group: Group) -> float:

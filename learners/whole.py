@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from ..clusters import Cluster, Role, Sequences, pack
-from ..clusters.config import DATA_AXIS
 from ..registry import ZootomyError, describe
 from ..registry import slot as find_slot
 from ..rollout import RolloutConfig
@@ -53,14 +52,14 @@ def check_fits(
     needed = rows(batch.mini_prompts)
     if needed <= have:
         return
-    devices = cluster.config.mesh().shape[DATA_AXIS]
+    parts = cluster.config.row_parts()
     smaller = [n for n in range(1, batch.full) if batch.full % n == 0 and rows(n) <= have]
     remedy = f" or batch.mini to {smaller[-1]}" if smaller else ""
     raise ZootomyError(
         f"{blocks} must see a whole mini-batch at once, and a mini-batch of "
         f"{batch.mini_prompts} prompts × {batch.group_size} completions of up to {longest} tokens "
         f"can take {needed} rows, but a micro-batch has {have}. Set cluster.micro_rows to "
-        f"{-(-needed // devices) * devices}{remedy}."
+        f"{-(-needed // parts) * parts}{remedy}."
     )
 
 

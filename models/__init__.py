@@ -1,7 +1,7 @@
 """Decoder models in Flax NNX, their weights in and out, and log-probabilities of their tokens."""
 
 from .attention import attend
-from .axes import logical_axes
+from .axes import constrain, logical_axes, parameter_axes
 from .cache import KVCache, init_cache, take_rows
 from .config import ModelConfig, RopeConfig
 from .decoder import Decoder
@@ -47,6 +47,7 @@ __all__ = [
     "add_adapters",
     "attend",
     "config_fields",
+    "constrain",
     "fuse",
     "has_adapters",
     "head_logits",
@@ -62,6 +63,7 @@ __all__ = [
     "map_distributions",
     "merge_adapters",
     "named_arrays",
+    "parameter_axes",
     "read_adapter_config",
     "save_adapters",
     "save_model",

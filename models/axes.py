@@ -1,10 +1,13 @@
-"""Logical names of the parameters' axes, as data; sharding rules map them to a mesh elsewhere."""
+"""Logical names of axes, as data; sharding rules map the parameters' to a mesh elsewhere."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
 from flax import nnx
+from jax.sharding import AxisType, PartitionSpec, Sharding
 
 # (module, leaf) -> axis names. `heads` and `kv_heads` axes hold heads times head width.
 AXES: dict[tuple[str, str], tuple[str, ...]] = {
@@ -32,6 +35,71 @@ AXES: dict[tuple[str, str], tuple[str, ...]] = {
     ("down_proj", "bias"): ("embed",),
 }
 
+ADAPTERS = ("lora_a", "lora_b")
+
+Placer = Callable[[tuple[Any, ...], tuple[int, ...]], Sharding]
+"""`(path, shape) -> sharding` of a parameter: where it is to be made."""
+
+# What an activation's axis is spread over, in a mesh that has such axes.
+ACTIVATIONS: dict[str, tuple[str, ...]] = {
+    "rows": ("data", "fsdp"),
+    "length": ("sequence",),
+    "heads": ("tensor",),
+    "vocab": ("tensor",),
+}
+
+
+def constrain(x: jax.Array, *names: str | None) -> jax.Array:
+    """Keep an activation spread as its axes say; outside of a mesh nothing happens.
+
+    Without it the compiler may follow the parameters instead and spread the hidden width, for
+    which every device would need every row.
+
+    Args:
+        x: an activation.
+        names: of its axes, from the first on: a key of `ACTIVATIONS`, or None for an axis that
+            every device holds whole. So is an axis whose size does not divide.
+
+    Returns:
+        `x`, the same numbers.
+    """
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.empty or mesh.size == 1 or not all(kind == AxisType.Auto for kind in mesh.axis_types):
+        return x
+    places: list[tuple[str, ...] | None] = []
+    ours = False
+    for name, size in zip(names, x.shape, strict=False):
+        axes = () if name is None else ACTIVATIONS[name]
+        axes = tuple(axis for axis in axes if axis in mesh.axis_names)
+        ours = ours or bool(axes)
+        parts = 1
+        for axis in axes:
+            parts *= mesh.shape[axis]
+        places.append(axes if parts > 1 and size % parts == 0 else None)
+    if not ours:
+        return x
+    return jax.lax.with_sharding_constraint(x, PartitionSpec(*places))
+
+
+def parameter_axes(path: Sequence[Any], rank: int) -> tuple[str, ...]:
+    """The axis names of a parameter.
+
+    Args:
+        path: its path in the model; the last two steps decide.
+        rank: how many axes it has; one more than the table knows is a stack of layers.
+
+    Raises:
+        ValueError: for a parameter that the table does not know.
+    """
+    module, leaf = (str(path[-2]), str(path[-1])) if len(path) > 1 else ("", "")
+    axes = AXES.get((module, leaf), ())
+    if leaf in ADAPTERS and (module, "kernel") in AXES:
+        inputs, outputs = AXES[module, "kernel"]
+        axes = (inputs, "rank") if leaf == "lora_a" else ("rank", outputs)
+    if not axes or rank - len(axes) not in (0, 1):
+        raise ValueError(f"parameter {'.'.join(map(str, path))} has no logical axes")
+    return axes if rank == len(axes) else ("layers", *axes)
+
 
 def logical_axes(model: nnx.Module) -> dict[tuple[Any, ...], tuple[str, ...]]:
     """The axis names of every parameter.
@@ -45,10 +113,7 @@ def logical_axes(model: nnx.Module) -> dict[tuple[Any, ...], tuple[str, ...]]:
     Raises:
         ValueError: for a parameter that the table does not know.
     """
-    named = {}
-    for path, _ in nnx.to_flat_state(nnx.state(model, nnx.Param)):
-        key = (str(path[-2]), str(path[-1]))
-        if key not in AXES:
-            raise ValueError(f"parameter {'.'.join(map(str, path))} has no logical axes")
-        named[path] = AXES[key]
-    return named
+    return {
+        path: parameter_axes(path, len(leaf.shape))
+        for path, leaf in nnx.to_flat_state(nnx.state(model, nnx.Param))
+    }

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from .attention import Attention, packed_mask, slot_mask
+from .axes import constrain
 from .cache import KVCache
 from .config import ModelConfig
 from .kernels import AttentionKernel, Kernel, choose_kernel
@@ -51,6 +52,11 @@ class DecoderLayer(nnx.Module):
         )
         x = x + out
         return x + self.mlp(self.post_attention_layernorm(x)), k_store, v_store
+
+
+def _spread_layer(layer, x, *inputs):
+    """A block, its result spread over a mesh as rows are."""
+    return constrain(layer(x, *inputs), "rows", "length")
 
 
 class Decoder(nnx.Module):
@@ -183,17 +189,23 @@ class Decoder(nnx.Module):
             raise ValueError(
                 f"segments must have the shape of tokens {tokens.shape}, got {segments.shape}"
             )
-        x = self.embed_tokens(tokens)
+        x = constrain(self._embed(tokens), "rows", "length")
         cos, sin = rope_tables(positions, self.config.rope, self.config.head_dim)
         x = run_layers(
             self.layers,
-            DecoderLayer.__call__,
+            _spread_layer,
             x,
             (cos, sin, segments, packed_mask(segments)),
             style=self.layer_style,
             remat=self.remat,
         )
         return self.norm(x)
+
+    def _embed(self, tokens):
+        # Whole rows of the table on each device: a device that holds part of a row's width would
+        # give that part of every token, and all would have to be sent around.
+        table = constrain(self.embed_tokens.embedding[...].astype(self.dtype), "vocab")
+        return jnp.take(table, tokens, axis=0)
 
     def _cached(self, tokens, positions, cache, attend_to):
         if cache.batch != tokens.shape[0]:
@@ -205,7 +217,7 @@ class Decoder(nnx.Module):
         slots = cache.capacity if attend_to is None else attend_to
         if not 1 <= slots <= cache.capacity:
             raise ValueError(f"attend_to must be in 1..{cache.capacity}, got {attend_to}")
-        x = self.embed_tokens(tokens)
+        x = constrain(self._embed(tokens), "rows")
         # Looked up in a table that no step computes again: a compiler repeats the cosines of a
         # position in every layer that reads them.
         table = rope_tables(jnp.arange(slots), self.config.rope, self.config.head_dim)
@@ -214,6 +226,7 @@ class Decoder(nnx.Module):
         keys, values = [], []
         for layer, k_store, v_store in zip(self.layers, cache.k, cache.v, strict=True):
             x, k_store, v_store = layer.cached(x, cos, sin, mask, k_store, v_store, positions)
+            x = constrain(x, "rows")
             keys.append(k_store)
             values.append(v_store)
         return self.norm(x), KVCache(k=tuple(keys), v=tuple(values))

@@ -10,6 +10,7 @@ from typing import TypeVar
 import jax.numpy as jnp
 from flax import nnx
 
+from .axes import Placer
 from .config import ModelConfig
 from .decoder import Decoder
 from .heads import RewardModel, ScalarModel, ValueModel
@@ -55,6 +56,7 @@ def load_model(
     remat: bool = False,
     layers: LayerStyle = "auto",
     attention: AttentionKernel = "auto",
+    place: Placer | None = None,
 ) -> Decoder:
     """A causal language model from a Hugging Face folder.
 
@@ -65,6 +67,8 @@ def load_model(
         remat: as of `Decoder`.
         layers: as of `Decoder`.
         attention: as of `Decoder`.
+        place: `(path, shape) -> sharding` of a parameter, which is then read part by part and
+            never as a whole on one device; None: whole on the default device.
 
     Returns:
         A `Decoder`.
@@ -84,7 +88,9 @@ def load_model(
         layers=layers,
         attention=attention,
     )
-    read_weights(model, folder, param_dtype=param_dtype, tied_head=config.tie_embeddings)
+    read_weights(
+        model, folder, param_dtype=param_dtype, tied_head=config.tie_embeddings, place=place
+    )
     return model
 
 
@@ -97,6 +103,7 @@ def load_scalar_model(
     remat: bool = False,
     layers: LayerStyle = "auto",
     attention: AttentionKernel = "auto",
+    place: Placer | None = None,
 ) -> Scalar:
     """A reward or value model from a folder of a sequence classifier with one label.
 
@@ -108,6 +115,8 @@ def load_scalar_model(
         remat: as of `Decoder`.
         layers: as of `Decoder`.
         attention: as of `Decoder`.
+        place: `(path, shape) -> sharding` of a parameter, which is then read part by part and
+            never as a whole on one device; None: whole on the default device.
 
     Returns:
         A model of that kind.
@@ -128,7 +137,7 @@ def load_scalar_model(
         layers=layers,
         attention=attention,
     )
-    read_weights(model, folder, param_dtype=param_dtype, tied_head=False)
+    read_weights(model, folder, param_dtype=param_dtype, tied_head=False, place=place)
     model.score.kernel.set_value(model.score.kernel[...].astype(jnp.float32))
     return model
 

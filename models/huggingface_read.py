@@ -6,14 +6,17 @@ import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from jax.sharding import Sharding
 from safetensors import safe_open
 
-from .huggingface_names import EMBEDDING, HEAD, STORED_DTYPES, places
+from .axes import Placer
+from .huggingface_names import EMBEDDING, HEAD, STORED_DTYPES, Place, places
 
 # Buffers that older checkpoints carry; they are computed from the config.
 _COMPUTED = re.compile(r"model\.(layers\.\d+\.self_attn\.)?rotary_emb\.inv_freq")
@@ -95,6 +98,24 @@ def _array(stored: _Stored) -> np.ndarray:
         return source.get_tensor(stored.name)
 
 
+def _placed(
+    source: Any,
+    stored: _Stored,
+    shape: tuple[int, ...],
+    goal: Place,
+    param_dtype: Any,
+    sharding: Sharding,
+) -> jax.Array:
+    """A tensor read part by part, each part only for the devices that hold it."""
+    part, dtype = source.get_slice(stored.name), jnp.dtype(param_dtype)
+
+    def read(index: Any) -> np.ndarray:
+        array = part[index[::-1]].T if goal.transposed else part[index]
+        return np.asarray(array).astype(dtype)
+
+    return jax.make_array_from_callback(shape, sharding, read, dtype=dtype)
+
+
 def _settle_tied_head(tensors: dict[str, _Stored]) -> None:
     """A tied model needs one of embedding and head; both are fine where they are equal."""
     if HEAD not in tensors:
@@ -111,7 +132,14 @@ def _settle_tied_head(tensors: dict[str, _Stored]) -> None:
         )
 
 
-def read_weights(model: nnx.Module, folder: str | Path, *, param_dtype, tied_head: bool) -> None:
+def read_weights(
+    model: nnx.Module,
+    folder: str | Path,
+    *,
+    param_dtype,
+    tied_head: bool,
+    place: Placer | None = None,
+) -> None:
     """Fill a model with the weights of a folder.
 
     Args:
@@ -119,6 +147,7 @@ def read_weights(model: nnx.Module, folder: str | Path, *, param_dtype, tied_hea
         folder: holds `model.safetensors`, or `model.safetensors.index.json` and its shards.
         param_dtype: dtype of the parameters after loading.
         tied_head: the model's head is its embedding.
+        place: `(path, shape) -> sharding` of a parameter; None: whole on the default device.
 
     Raises:
         FileNotFoundError: if there are no safetensors.
@@ -137,10 +166,15 @@ def read_weights(model: nnx.Module, folder: str | Path, *, param_dtype, tied_hea
     _compare(wanted, tensors)
     for file in sorted({stored.file for stored in tensors.values()}):
         with safe_open(file, framework="numpy") as source:
-            for name, place in goals.items():
+            for name, goal in goals.items():
                 if tensors[name].file != file:
                     continue
-                array = source.get_tensor(tensors[name].name)
-                array = array.T if place.transposed else array
-                state[place.path].set_value(jnp.asarray(array, param_dtype))
+                parameter, stored = state[goal.path], tensors[name]
+                if place is not None:
+                    sharding = place(goal.path, parameter.shape)
+                    value = _placed(source, stored, parameter.shape, goal, param_dtype, sharding)
+                else:
+                    array = source.get_tensor(stored.name)
+                    value = jnp.asarray(array.T if goal.transposed else array, param_dtype)
+                parameter.set_value(value)
     nnx.update(model, nnx.from_flat_state(state))

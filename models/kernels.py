@@ -64,14 +64,16 @@ def packed_attention(
         v: the shape of `k`.
         segments: `[R, L]` int32.
         mask: `[R, L, L]` bool, what `segments` and the order allow.
-        kernel: whose program.
+        kernel: whose program; XLA's where another cannot be cut as the mesh cuts its inputs:
+            cuDNN's along a row, splash attention at all.
 
     Returns:
         `[R, L, heads, head_dim]` in the dtype of `q`.
     """
-    if kernel == "cudnn":
+    mesh = jax.sharding.get_abstract_mesh()
+    if kernel == "cudnn" and ("sequence" not in mesh.shape or mesh.shape["sequence"] == 1):
         return _cudnn(q, k, v, mask)
-    if kernel == "splash":
+    if kernel == "splash" and mesh.size <= 1:
         return _splash(q, k, v, segments)
     return attend_rows(q, k, v, mask)
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
 from ..registry import unknown_name
+from .axes import Placer
 from .config import ModelConfig, RopeConfig
 from .decoder import Decoder
 from .kernels import AttentionKernel
@@ -50,6 +52,7 @@ def make_model(
     remat: bool = False,
     layers: LayerStyle = "auto",
     attention: AttentionKernel = "auto",
+    place: Placer | None = None,
 ) -> Decoder:
     """A decoder with fresh weights.
 
@@ -62,6 +65,7 @@ def make_model(
         remat: as of `Decoder`.
         layers: as of `Decoder`.
         attention: as of `Decoder`.
+        place: `(path, shape) -> sharding` of a parameter; None: on the default device.
 
     Returns:
         A `Decoder`.
@@ -87,11 +91,11 @@ def make_model(
             attention=attention,
         )
     )
-    _draw(model, seed, param_dtype)
+    _draw(model, seed, param_dtype, place)
     return model
 
 
-def _draw(model: Decoder, seed: int, param_dtype) -> None:
+def _draw(model: Decoder, seed: int, param_dtype, place: Placer | None) -> None:
     """Fill in weights as `Decoder` would, from numpy: no compilation, and the same anywhere."""
     generator = np.random.default_rng(seed)
     state = dict(nnx.to_flat_state(nnx.state(model, nnx.Param)))
@@ -103,5 +107,10 @@ def _draw(model: Decoder, seed: int, param_dtype) -> None:
         else:
             noise = generator.standard_normal(parameter.shape, np.float32)
             value = model.config.initializer_range * noise
-        parameter.set_value(jnp.asarray(value, param_dtype))
+        if place is None:
+            array = jnp.asarray(value, param_dtype)
+        else:
+            # Cast on the host, whose parts then go to the devices that hold them.
+            array = jax.device_put(value.astype(jnp.dtype(param_dtype)), place(path, value.shape))
+        parameter.set_value(array)
     nnx.update(model, nnx.from_flat_state(state))

@@ -27,12 +27,13 @@ _OWN_NOISE = 0x5EED  # parts the noise of calls without a seed from that of call
 
 
 class VanillaEngine:
-    """Samples with the model itself, on its own device.
+    """Samples with the model itself, where its weights are.
 
     Prompts are padded on the right and read once for all their completions. Completions grow in
     slots; a finished one makes room for the next that waits. The noise of a token depends on the
     seed, the request's and the completion's index and the token's position alone, so the tokens
-    do not depend on what else is in the batch (up to the rounding of the matrix products).
+    do not depend on what else is in the batch (up to the rounding of the matrix products). Where
+    the weights lie on a mesh, slots are spread over its `data` and `fsdp`, heads over `tensor`.
 
     Args:
         config: limits and settings.
@@ -182,8 +183,12 @@ class VanillaEngine:
 
 
 def _on_cpu(params: nnx.State) -> bool:
-    """Whether wider products pay: elsewhere the copy of the weights costs more than it saves."""
-    return all(d.platform == "cpu" for x in jax.tree.leaves(params) for d in x.devices())
+    """Whether wider products pay: elsewhere the copy of the weights costs more than it saves.
+
+    Nor do weights that are spread over several devices become one matrix.
+    """
+    alone = len(jax.tree.leaves(params)[0].devices()) == 1
+    return alone and all(d.platform == "cpu" for x in jax.tree.leaves(params) for d in x.devices())
 
 
 def _key_of(seed: int) -> jax.Array:

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from ..models import Decoder, KVCache, fuse, head_logits, init_cache, take_rows
+from ..models import Decoder, KVCache, constrain, fuse, head_logits, init_cache, take_rows
 from .sampling import SamplingArrays, row_keys, row_noise, sample
 
 
@@ -143,16 +143,18 @@ class Programs:
         def filled(value: Any, *shape: int) -> jax.Array:
             return jnp.full((slots, *shape), value)
 
-        return DecodeState(
-            cache=init_cache(self._config, slots, self._capacity, self._cache_dtype),
-            token=filled(jnp.int32(0)),
-            position=filled(jnp.int32(0)),
-            count=filled(jnp.int32(0)),
-            active=filled(False),
-            stopped=filled(False),
-            keys=jax.random.wrap_key_data(filled(jnp.uint32(0), 2)),
-            tokens=filled(jnp.int32(0), self._max_new_tokens),
-            logps=filled(jnp.float32(0), self._max_new_tokens),
+        return spread(
+            DecodeState(
+                cache=init_cache(self._config, slots, self._capacity, self._cache_dtype),
+                token=filled(jnp.int32(0)),
+                position=filled(jnp.int32(0)),
+                count=filled(jnp.int32(0)),
+                active=filled(False),
+                stopped=filled(False),
+                keys=jax.random.wrap_key_data(filled(jnp.uint32(0), 2)),
+                tokens=filled(jnp.int32(0), self._max_new_tokens),
+                logps=filled(jnp.float32(0), self._max_new_tokens),
+            )
         )
 
     def _model(self, params: nnx.State) -> Decoder:
@@ -203,7 +205,7 @@ class Programs:
             (cache, last), _ = step((cache, last), 0)
         else:
             (cache, last), _ = jax.lax.scan(step, (cache, last), jnp.arange(chunks))
-        return PromptBatch(cache=cache, logits=model.logits(last))
+        return spread(PromptBatch(cache=cache, logits=model.logits(last)))
 
     def _fill(
         self,
@@ -232,12 +234,12 @@ class Programs:
             active=state.active | new,
             keys=jnp.where(new, row_keys(call.seed, jnp.asarray(fill.owner)), state.keys),
         )
-        return _append(state, prompts.logits[rows], new, call, truncated=truncated)
+        return spread(_append(state, prompts.logits[rows], new, call, truncated=truncated))
 
     def _keep(self, state: DecodeState, slots: jax.Array) -> DecodeState:
         """The state of fewer slots: `slots` `[S']` int32 of them."""
         self.compiled["keep"] += 1
-        return jax.tree.map(lambda x: x[slots], state)
+        return spread(jax.tree.map(lambda x: x[slots], state))
 
     def _decode(
         self,
@@ -276,9 +278,18 @@ class Programs:
             )
             state = state._replace(cache=cache)
             logits = head_logits(hidden[:, 0], weights.head)
-            return _append(state, logits, state.active, call, truncated=truncated)
+            return spread(_append(state, logits, state.active, call, truncated=truncated))
 
         return jax.lax.while_loop(goes_on, step, state)
+
+
+def spread(tree: Any) -> Any:
+    """Slots over a mesh's rows, and the heads of a cache over its `tensor`; see `constrain`."""
+
+    def place(x: jax.Array) -> jax.Array:
+        return constrain(x, "rows", "heads") if x.ndim == 4 else constrain(x, "rows")
+
+    return jax.tree.map(place, tree)
 
 
 def _append(

@@ -13,6 +13,7 @@ from .buckets import fit, power_of_two
 from .scheduler import NARROWER, WORTH_NARROWING, Row, Schedule
 from .types import Completion, Finished
 from .vanilla_decode import CallArrays, DecodeState, DecodeWeights, Fill, Programs, PromptBatch
+from .weights import mesh_context
 
 HEADROOM = 16  # tokens that a decode program can add, at least, before a wider one takes over
 
@@ -58,8 +59,9 @@ class Run:
     def finished(self) -> Iterator[Finished]:
         """Completions as they end. The device decodes on while the caller looks at them."""
         schedule = self._schedule
-        weights = self._programs.prepare(self._params)
-        state = self._programs.empty_state(schedule.slots)
+        with mesh_context(self._params):
+            weights = self._programs.prepare(self._params)
+            state = self._programs.empty_state(schedule.slots)
         batch: PromptBatch | None = None
         ready: list[Finished] = []
         while schedule.unfinished:
@@ -74,7 +76,8 @@ class Run:
                 yield from ready
                 ready = self._harvest(state)
             if schedule.shrinkable:
-                state = self._programs.keep(state, schedule.shrink())
+                with mesh_context(self._params):
+                    state = self._programs.keep(state, schedule.shrink())
         yield from ready
 
     def _read(self) -> PromptBatch:
@@ -93,7 +96,8 @@ class Run:
         for row, prompt in enumerate(prompts):
             tokens[row, : len(prompt)] = prompt
             lengths[row] = len(prompt)
-        return self._programs.read(self._params, tokens, lengths, chunk=chunk)
+        with mesh_context(self._params):
+            return self._programs.read(self._params, tokens, lengths, chunk=chunk)
 
     def _fill(self, state: DecodeState, batch: PromptBatch) -> DecodeState:
         schedule = self._schedule
@@ -106,17 +110,19 @@ class Run:
             fill.source[slot] = row.batch_row
             fill.length[slot] = len(schedule.prompts[row.request])
             fill.owner[slot] = row.request, row.completion
-        return self._programs.fill(state, batch, fill, self._arrays, truncated=self._truncated)
+        with mesh_context(self._params):
+            return self._programs.fill(state, batch, fill, self._arrays, truncated=self._truncated)
 
     def _decode(self, weights: DecodeWeights, state: DecodeState) -> DecodeState:
-        return self._programs.decode(
-            weights,
-            state,
-            self._arrays,
-            np.asarray(self._schedule.free_enough, np.int32),
-            attend_to=fit(self._schedule.furthest + 1 + HEADROOM, self._reads),
-            truncated=self._truncated,
-        )
+        with mesh_context(self._params):
+            return self._programs.decode(
+                weights,
+                state,
+                self._arrays,
+                np.asarray(self._schedule.free_enough, np.int32),
+                attend_to=fit(self._schedule.furthest + 1 + HEADROOM, self._reads),
+                truncated=self._truncated,
+            )
 
     def _harvest(self, state: DecodeState) -> list[Finished]:
         """Take finished completions out of their slots."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.sharding import Mesh, NamedSharding
 
 from ..registry import ZootomyError
 from .types import Weights
@@ -77,6 +79,14 @@ def replace_params(old: nnx.State, weights: Weights) -> nnx.State:
 def placed(params: nnx.State) -> nnx.State:
     """The same arrays, bound to the devices they are on: later weights are bound as well."""
     return jax.tree.map(lambda x: jax.device_put(x, x.sharding), params)
+
+
+def mesh_context(params: nnx.State) -> AbstractContextManager[Any]:
+    """In it, activations are spread over the mesh that the weights are on, if they are on one."""
+    sharding = jax.tree.leaves(params)[0].sharding
+    if isinstance(sharding, NamedSharding) and isinstance(sharding.mesh, Mesh):
+        return jax.set_mesh(sharding.mesh)
+    return nullcontext()
 
 
 def _check(path: str, given: Mapping[str, Any], expected: Mapping[str, jax.Array]) -> None:

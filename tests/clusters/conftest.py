@@ -71,9 +71,10 @@ class Kit(NamedTuple):
 
     def cluster(self, rows=2, length=21, per_row=4, *, optimizer=PLAIN_SGD, **options):
         options = {"actor": self.decoder(), "total_steps": 10, **options}
-        mesh = options.pop("role_to_mesh", None)
+        where = ("mesh", "role_to_mesh", "axis_rules", "role_to_dtype", "offload_to_cpu")
+        placed = {name: options.pop(name) for name in where if name in options}
         config = ClusterConfig(
-            micro_rows=rows, row_length=length, sequences_per_row=per_row, role_to_mesh=mesh
+            micro_rows=rows, row_length=length, sequences_per_row=per_row, **placed
         )
         return Cluster(config, optimizer=optimizer, **options)
 

@@ -1,18 +1,21 @@
 """Rows spread over devices: the same numbers, and parameters on every device."""
 
+import dataclasses
+
 import jax
 import numpy as np
 import pytest
-from jax.sharding import Mesh
+from jax.sharding import AxisType, Mesh
 from zootomy import ZootomyError
-from zootomy.clusters import ClusterConfig, OptimizerConfig, Role, data_mesh
+from zootomy.clusters import ClusterConfig, OptimizerConfig, Role, data_mesh, parse_mesh
+from zootomy.clusters.meshes import mesh_text
+from zootomy.clusters.shapes import row_shapes
 
 
 @pytest.mark.parametrize("devices", [4])
 def test_devices_change_nothing(kit, ragged, devices):
     clusters = [
-        kit.cluster(8, 12, 3, role_to_mesh={Role.ACTOR: data_mesh(count)}, reference="snapshot")
-        for count in (1, devices)
+        kit.cluster(8, 12, 3, mesh=f"data={count}", reference="snapshot") for count in (1, devices)
     ]
     before = [jax.device_get(c.state().arrays["actor"]["params"]) for c in clusters]
     results = []
@@ -35,34 +38,57 @@ def test_devices_change_nothing(kit, ragged, devices):
 
 def test_a_mesh_with_explicit_axes_is_taken_too():
     mesh = jax.make_mesh((2,), ("data",), devices=jax.devices()[:2])
-    assert ClusterConfig(role_to_mesh={Role.ACTOR: mesh}).mesh().shape == {"data": 2}
+    usual = ClusterConfig(role_to_mesh={Role.ACTOR: mesh}).mesh_of(Role.ACTOR)
+    assert usual.shape == {"data": 2, "fsdp": 1, "tensor": 1, "sequence": 1}
+    assert set(usual.axis_types) == {AxisType.Auto}
+
+
+def test_a_mesh_by_text_and_by_hand_are_the_same():
+    by_hand = Mesh(np.array(jax.devices()[2:6]).reshape(2, 2), ("tensor", "data"))
+    usual = ClusterConfig(role_to_mesh={"rollout": by_hand}).mesh_of(Role.ROLLOUT)
+    # Axes come in one order: [data, fsdp, tensor, sequence], so the grid is turned over.
+    assert [device.id for device in usual.devices.flat] == [2, 4, 3, 5]
+    text = ClusterConfig(role_to_mesh={"rollout": "data=2,tensor=2@2"}).mesh_of(Role.ROLLOUT)
+    assert text.shape == usual.shape
+    assert [device.id for device in text.devices.flat] == [2, 3, 4, 5]
+    assert mesh_text(text) == "data=2,tensor=2@2"
+    with pytest.raises(ZootomyError, match=r"has the devices \[2, 4, 3, 5\], not in order"):
+        mesh_text(by_hand)
+
+
+def test_auto_is_one_device_on_a_cpu_and_all_of_a_number():
+    assert str(parse_mesh("auto")) == "data=1"
+    assert str(parse_mesh("auto", devices=8)) == "fsdp=8"
 
 
 @pytest.mark.parametrize(
     "settings, message",
     [
         (
-            {"role_to_mesh": {Role.ACTOR: data_mesh(4)}, "micro_rows": 6},
-            "micro_rows=6 does not divide over 4 devices on the 'data' axis; choose a multiple "
-            "of 4.",
-        ),
-        (
-            {"role_to_mesh": {Role.ACTOR: data_mesh(4), "rollout": data_mesh(2)}},
-            "role_to_mesh puts actor and rollout on different meshes; for now all roles share "
-            "one mesh: give each the same.",
-        ),
-        (
-            {
-                "role_to_mesh": {
-                    Role.ACTOR: Mesh(np.array(jax.devices()[:4]).reshape(2, 2), ("data", "tensor"))
-                }
-            },
-            "The mesh axis 'tensor' has size 2; for now only 'data' can be larger than 1.",
-        ),
-        (
             {"role_to_mesh": {Role.ACTOR: Mesh(np.array(jax.devices()[:2]), ("x",))}},
-            "The mesh has axes ('x',), but rows are spread over an axis 'data'; name one so "
-            "(size 1 will do).",
+            "Unknown mesh axis 'x'. Known: data, fsdp, sequence, tensor.",
+        ),
+        ({"mesh": "fsdp=4,tenor=2"}, "Unknown mesh axis 'tenor'. Did you mean 'tensor'?"),
+        (
+            {"mesh": "fsdp:4"},
+            "A mesh is given as in 'fsdp=4,tensor=2', or 'data=2@4' for the devices from number 4 "
+            "on, or as 'auto'; got 'fsdp:4'.",
+        ),
+        ({"mesh": "fsdp=2,fsdp=2"}, "The mesh 'fsdp=2,fsdp=2' gives the axis 'fsdp' twice."),
+        (
+            {"mesh": "fsdp=2@x"},
+            "In the mesh 'fsdp=2@x', '@' must be followed by the number of its first device, got "
+            "'x'.",
+        ),
+        ({"mesh": "fsdp=0"}, "The mesh axis 'fsdp' must be at least 1, got 0."),
+        ({"axis_rules": {"vocabulary": "none"}}, "Unknown logical axis 'vocabulary'."),
+        ({"axis_rules": {"rolout.vocab": "none"}}, "Unknown role 'rolout'."),
+        ({"axis_rules": {"vocab": "tensors"}}, "Unknown mesh axis 'tensors'."),
+        ({"role_to_dtype": {"rollout": "bf16"}}, "Unknown dtype 'bf16'."),
+        ({"offload_to_cpu": ("rollout",)}, "Unknown role to offload 'rollout'."),
+        (
+            {"offload_to_cpu": "actor"},
+            "offload_to_cpu is a list of names, got the text 'actor'.",
         ),
         ({"role_to_mesh": {"actr": data_mesh(1)}}, "Unknown role 'actr'. Did you mean 'actor'?"),
         ({"micro_rows": 0}, "micro_rows must be an integer >= 1, got 0."),
@@ -74,8 +100,38 @@ def test_meshes_and_rows_that_cannot_be(settings, message):
     assert str(error.value).startswith(message)
 
 
+def test_sizes_that_do_not_divide_are_filled_up_with_padding():
+    config = ClusterConfig(
+        mesh="data=2,fsdp=2", role_to_mesh={"critic": "data=3,sequence=2"}, micro_rows=5
+    )
+    # 5 rows over 4 devices here and 3 there: 12. 13 tokens over 1 and 2 devices: 14.
+    length = config.length(13)
+    assert (config.rows(length), length) == (12, 14)
+    # 16 * 14 tokens: 16 rows, of which 12 divide.
+    by_tokens = dataclasses.replace(config, micro_rows=None, micro_tokens=16 * 14)
+    assert by_tokens.rows(length) == 12
+    assert row_shapes(12, 14, 3, 12, 2) == [(12, 14), (12, 8)]
+
+
 def test_clusters_that_cannot_be(kit):
     for options, message in [
+        (
+            {"mesh": "fsdp=3"},
+            "The actor's 'embed_tokens.embedding' has 8 along 'embed', which do not divide over "
+            "the 3 devices of the mesh axis 'fsdp'. Make that axis of the mesh a divisor of 8, or "
+            "keep 'embed' whole: cluster.axis_rules.embed=none.",
+        ),
+        (
+            {"mesh": "tensor=2"},
+            "The actor's 'embed_tokens.embedding' has 11 along 'vocab', which do not divide over "
+            "the 2 devices of the mesh axis 'tensor'. Make that axis of the mesh a divisor of 11, "
+            "or keep 'vocab' whole: cluster.axis_rules.vocab=none.",
+        ),
+        (
+            {"mesh": "data=4@6"},
+            "The mesh 'data=4@6' takes the devices 6..9, but there are 8. Make it smaller, or on "
+            "a CPU set XLA_FLAGS=--xla_force_host_platform_device_count=10.",
+        ),
         (
             {"critic": kit.critic()},
             "A critic and critic_optimizer go together; give both or neither.",

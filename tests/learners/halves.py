@@ -17,7 +17,6 @@ from flax import nnx
 from tiny_run import ADAM, TINY, VOCAB
 from zootomy import ClusterConfig, Role
 from zootomy.clusters import pack, passes
-from zootomy.clusters.config import data_mesh
 from zootomy.clusters.programs import Total, compute, forward
 from zootomy.clusters.trained import TrainedModel
 from zootomy.learners import update
@@ -130,23 +129,20 @@ class Layout:
     """Passes in one layout of rows and devices."""
 
     def __init__(self, devices, rows, row_length, per_row):
-        mesh = data_mesh(devices)
-        config = ClusterConfig(
-            role_to_mesh={Role.ACTOR: mesh}, micro_rows=rows, sequences_per_row=per_row
-        )
+        config = ClusterConfig(mesh=f"data={devices}", micro_rows=rows, sequences_per_row=per_row)
         self.shape = (rows, row_length, per_row)
         self.passes = passes.Passes(config, row_length, VOCAB, TINY.hidden_size)
         actor = Decoder(TINY, rngs=nnx.Rngs(0))
         critic = ValueModel.from_decoder(actor, rngs=nnx.Rngs(1))
         self.models = {
-            role: TrainedModel(role, model, mesh, ADAM, 1)
+            role: TrainedModel(role, model, config.placement(role), ADAM, 1)
             for role, model in ((Role.ACTOR, actor), (Role.CRITIC, critic))
         }
 
     def gradient(self, done: Update):
         """`(gradient by the name of a weight, loss, micro-batches)` of an update, done again."""
         model = self.models[done.role]
-        model.params = jax.device_put(done.params, model.replicated)
+        model.params = jax.device_put(done.params, model.placement.replicated)
         micros = pack(done.sequences, *self.shape)
         total, _ = self.passes.gradient(model, micros, done.batch, done.loss, **done.settings)
         return _named(total.gradients), float(total.loss), len(micros)

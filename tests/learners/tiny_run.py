@@ -3,8 +3,8 @@
 import dataclasses
 
 from flax import nnx
-from zootomy import Cluster, ClusterConfig, Learner, Role, RolloutConfig, algorithm
-from zootomy.clusters import OptimizerConfig, data_mesh
+from zootomy import Cluster, ClusterConfig, Learner, RolloutConfig, algorithm
+from zootomy.clusters import OptimizerConfig
 from zootomy.learners import BatchConfig
 from zootomy.models import Decoder, ModelConfig, ValueModel
 
@@ -38,7 +38,7 @@ def make_learner(task_of, engine_of, name, *, changes=None, function=share, rewa
         given |= {"critic": critic, "critic_optimizer": ADAM}
     config = ClusterConfig(
         micro_rows=rows, row_length=length, sequences_per_row=per_row,
-        role_to_mesh=None if devices == 1 else {Role.ACTOR: data_mesh(devices)},
+        mesh=f"data={devices}",
     )  # fmt: skip
     cluster = Cluster(config, **{"actor": actor, "engine": engine_of(VOCAB), **given, **options})
     task = task_of(function)

@@ -1,0 +1,214 @@
+"""Which role sits where, and what it takes there: counted from shapes, without making a model."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax.sharding import AbstractMesh
+
+from ..clusters import ClusterConfig, MeshShape, OptimizerConfig, Placement, Role, make_optimizer
+from ..clusters.config import OPTIMIZER
+from ..clusters.meshes import AXES
+from ..clusters.sharding import axis_rules, like_params
+from ..models import (
+    PRESETS,
+    Decoder,
+    ModelConfig,
+    RewardModel,
+    ValueModel,
+    add_adapters,
+    load_config,
+    trained_part,
+)
+from ..registry import ZootomyError, unknown_name
+from ..tasks import make_task
+from .algorithm import Algorithm
+from .run_config import RunConfig
+from .sources import reading
+
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+
+
+@dataclass(frozen=True)
+class Seat:
+    """What a role takes.
+
+    Attributes:
+        role: whose.
+        mesh: its devices.
+        dtype: of its parameters.
+        params: bytes of parameters on each of its devices; 0 where it uses another role's.
+        optimizer: bytes of the optimizer's state on each of its devices.
+        offload: what of it waits on the host while others work: `params`, `optimizer`.
+        shares: the role whose arrays it uses, if it does.
+    """
+
+    role: Role
+    mesh: MeshShape
+    dtype: str
+    params: int
+    optimizer: int = 0
+    offload: tuple[str, ...] = ()
+    shares: Role | None = None
+
+
+def seat_roles(algorithm: Algorithm, config: RunConfig, devices: int | None = None) -> list[Seat]:
+    """The seats of a run's roles.
+
+    Args:
+        algorithm: says which roles there are.
+        config: the run.
+        devices: how many there are to be; None: those of this machine.
+
+    Raises:
+        ZootomyError: for a mesh that does not fit the devices, or sizes that do not divide.
+    """
+    policy = _policy(config)
+    steps = config.steps * config.batch.updates
+    seats = [_seat(config, Role.ACTOR, Decoder, policy, devices, (config.optimizer, steps))]
+    if "reference" in algorithm.needs:
+        own = _own(config.reference.path, "reference.path", policy)
+        seats.append(_seat(config, Role.REFERENCE, Decoder, own, devices))
+    if algorithm.value_loss is not None:
+        own = _own(config.critic.path, "critic.path", policy)
+        optimizer = (config.critic_optimizer, steps)
+        seats.append(_seat(config, Role.CRITIC, ValueModel, own, devices, optimizer))
+    if config.reward_model.path:
+        own = _own(config.reward_model.path, "reward_model.path", policy)
+        seats.append(_seat(config, Role.REWARD, RewardModel, own, devices))
+    seats.append(_seat(config, Role.ROLLOUT, Decoder, policy, devices))
+    if devices is not None:
+        for seat in seats:
+            if seat.mesh.devices.stop > devices:
+                raise ZootomyError(
+                    f"The {seat.role}'s mesh '{seat.mesh}' takes the devices "
+                    f"{seat.mesh.first}..{seat.mesh.devices.stop - 1}, but there are {devices}."
+                )
+    return seats
+
+
+def draw_seats(seats: list[Seat]) -> str:
+    """The seats as a picture in text, and what each device holds at most."""
+    count = max(seat.mesh.devices.stop for seat in seats)
+    numbers = " ".join(f"{number:>2}" for number in range(count))
+    lines = [f"{'device':10} {numbers}"]
+    for seat in seats:
+        marks = " ".join("██" if n in seat.mesh.devices else " ·" for n in range(count))
+        lines.append(f"{seat.role:10} {marks}  {_says(seat)}")
+    for part, fixed in (("all roles on the devices", False), ("idle roles on the host", True)):
+        if fixed and not any(seat.offload for seat in seats):
+            continue
+        held = [sum(_held(seat, n, fixed) for seat in seats) for n in range(count)]
+        low, high = min(held), max(held)
+        span = size_text(high) if low == high else f"{size_text(low)} to {size_text(high)}"
+        lines.append(f"parameters and optimizers on each device, {part}: {span}")
+    return "\n".join(lines)
+
+
+def size_text(count: int) -> str:
+    """Bytes for people.
+
+    >>> size_text(1536)
+    '1.5 KiB'
+    """
+    size, unit = float(count), 0
+    while size >= 1024 and unit < len(_UNITS) - 1:
+        size, unit = size / 1024, unit + 1
+    return f"{size:.0f} {_UNITS[unit]}" if unit == 0 else f"{size:.1f} {_UNITS[unit]}"
+
+
+def _says(seat: Seat) -> str:
+    if seat.shares is not None:
+        return f"{seat.mesh}  {seat.dtype}  uses the {seat.shares}'s arrays"
+    parts = [str(seat.mesh), seat.dtype, f"parameters {size_text(seat.params)} a device"]
+    if seat.optimizer:
+        parts.append(f"optimizer {size_text(seat.optimizer)}")
+    if seat.offload:
+        parts.append(f"waits on the host: {', '.join(seat.offload)}")
+    return "  ".join(parts)
+
+
+def _held(seat: Seat, device: int, fixed: bool) -> int:
+    """Bytes of a seat on a device; `fixed` leaves out what may wait on the host."""
+    if device not in seat.mesh.devices:
+        return 0
+    parts = {"params": seat.params, OPTIMIZER: seat.optimizer}
+    return sum(size for name, size in parts.items() if not (fixed and name in seat.offload))
+
+
+def _seat(
+    config: RunConfig,
+    role: Role,
+    kind: Any,
+    model: ModelConfig,
+    devices: int | None,
+    optimizer: tuple[OptimizerConfig, int] | None = None,
+) -> Seat:
+    cluster, given = config.cluster, config.model
+    shape = cluster.mesh_shape(role, devices)
+    mesh = AbstractMesh(tuple(shape.sizes.values()), AXES)
+    dtype = cluster.role_to_dtype.get(str(role), given.param_dtype)
+    place = Placement(role, mesh, axis_rules(role, cluster.axis_rules), dtype)
+    abstract = nnx.eval_shape(lambda: _make(config, role, kind, model, jnp.dtype(dtype)))
+    held = nnx.state(abstract)
+    if role is Role.ROLLOUT and _together(cluster, devices):
+        return Seat(role, shape, dtype, 0, shares=Role.ACTOR)
+    state = 0
+    if optimizer is not None:
+        params = nnx.state(abstract, trained_part(abstract))
+        wide = jax.tree.map(lambda p: jax.ShapeDtypeStruct(p.shape, jnp.float32), params)
+        memory = jax.eval_shape(make_optimizer(*optimizer).init, wide)
+        spread = like_params(memory, params, place.shardings(params), place.replicated)
+        state = _bytes(memory, spread)
+    offload = [
+        name
+        for name in ("params", OPTIMIZER)
+        if cluster.offloads(role, name) and (name == "params" or state)
+    ]
+    return Seat(role, shape, dtype, _bytes(held, place.shardings(held)), state, tuple(offload))
+
+
+def _make(config: RunConfig, role: Role, kind: Any, model: ModelConfig, dtype: Any) -> Any:
+    made = kind(model, rngs=nnx.Rngs(0), param_dtype=dtype)
+    of_policy = role in (Role.ACTOR, Role.ROLLOUT)
+    if config.lora.rank and of_policy:
+        return add_adapters(made, config.lora, rngs=nnx.Rngs(0))
+    return made
+
+
+def _together(cluster: ClusterConfig, devices: int | None) -> bool:
+    actor, rollout = (cluster.mesh_shape(role, devices) for role in (Role.ACTOR, Role.ROLLOUT))
+    rules = [axis_rules(role, cluster.axis_rules) for role in (Role.ACTOR, Role.ROLLOUT)]
+    dtypes = [cluster.role_to_dtype.get(str(role)) for role in (Role.ACTOR, Role.ROLLOUT)]
+    return actor == rollout and rules[0] == rules[1] and dtypes[0] == dtypes[1]
+
+
+def _bytes(tree: Any, shardings: Any) -> int:
+    """On one device."""
+    sizes = jax.tree.map(
+        lambda x, s: jnp.dtype(x.dtype).itemsize * math.prod(s.shard_shape(x.shape)),
+        tree,
+        shardings,
+    )
+    return sum(jax.tree.leaves(sizes))
+
+
+def _policy(config: RunConfig) -> ModelConfig:
+    if config.model.path:
+        return _own(config.model.path, "model.path", None)
+    if config.model.preset not in PRESETS:
+        raise unknown_name("model preset", config.model.preset, PRESETS)
+    vocabulary = make_task(config.task).tokenizer.vocab_size
+    return replace(PRESETS[config.model.preset], vocab_size=vocabulary)
+
+
+def _own(path: str, setting: str, otherwise: ModelConfig | None) -> ModelConfig:
+    if not path and otherwise is not None:
+        return otherwise
+    with reading(setting):
+        return load_config(path)

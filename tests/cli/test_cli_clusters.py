@@ -1,0 +1,58 @@
+"""Meshes on the command line, and the picture of a cluster."""
+
+import json
+from pathlib import Path
+
+import pytest
+import zootomy as z
+from zootomy.cli import main
+from zootomy.learners.arguments import OPEN_MAPPINGS, take_dotted, with_options
+from zootomy.learners.run_config import RunConfig, read_yaml
+from zootomy.learners.seating import draw_seats, seat_roles
+from zootomy.learners.sizes import explain_sizes
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def test_the_command_draws_and_explains(capsys):
+    assert main(["show-cluster", "--mesh", "auto", "--devices", "4"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("device      0  1  2  3\nactor      ██ ██ ██ ██  fsdp=4  float32")
+    assert "\n\nstep: 32 prompts × 8 = 256 completions a step;" in out
+    assert main(["show-cluster", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [seat["role"] for seat in found["roles"]] == ["actor", "reference", "rollout"]
+    assert len(found["sizes"]) == 5
+
+
+def test_a_mesh_that_does_not_fit_is_a_sentence(capsys):
+    assert main(["show-cluster", "--mesh", "fsdp=8", "--devices", "4"]) == 2
+    assert capsys.readouterr().err == (
+        "error: The actor's mesh 'fsdp=8' takes the devices 0..7, but there are 4.\n"
+    )
+
+
+def test_meshes_of_roles_by_dotted_names():
+    words = [
+        "--cluster.role_to_mesh.rollout", "data=2,tensor=2@4", "--cluster.axis_rules.vocab=none",
+        "--cluster.axis_rules.rollout.embed", "none", "--cluster.role_to_dtype.rollout=bfloat16",
+        "--cluster.mesh", "fsdp=4",
+    ]  # fmt: skip
+    rest, options = take_dotted(words, OPEN_MAPPINGS)
+    assert rest == ["--cluster.mesh", "fsdp=4"]
+    cluster = with_options(RunConfig(), options).cluster
+    assert cluster.role_to_mesh == {"rollout": "data=2,tensor=2@4"}
+    assert cluster.axis_rules == {"vocab": "none", "rollout.embed": "none"}
+    assert cluster.role_to_dtype == {"rollout": "bfloat16"}
+    with pytest.raises(z.ZootomyError, match=r"Unknown role 'rolout'. Did you mean 'rollout'?"):
+        with_options(RunConfig(), {"cluster.role_to_mesh.rolout": "data=2"})
+
+
+@pytest.mark.parametrize("name", ["colocated", "disaggregated"])
+def test_the_examples_fit_eight_devices(name):
+    algorithm, run = read_yaml(EXAMPLES / f"{name}.yaml")
+    seats = {str(seat.role): seat for seat in seat_roles(algorithm, run, devices=8)}
+    assert seats.keys() == {"actor", "reference", "rollout"}
+    assert (seats["rollout"].shares == "actor") == (name == "colocated")
+    assert draw_seats(list(seats.values())).startswith("device      0  1  2  3")
+    assert explain_sizes(algorithm, run).startswith("step: 8 prompts × 4 = 32 completions a step")

@@ -1,0 +1,100 @@
+"""Who sits where and what it takes, counted by hand; and every batch size in words."""
+
+from dataclasses import replace
+
+import pytest
+from zootomy import ClusterConfig, RolloutConfig, ZootomyError, algorithm
+from zootomy.learners import BatchConfig
+from zootomy.learners.run_config import ModelSource, RunConfig
+from zootomy.learners.seating import draw_seats, seat_roles
+from zootomy.learners.sizes import explain_sizes
+from zootomy.tasks import TaskConfig
+
+# Vocabulary 17 x 32 = 544, tied; a layer: q, o 2 x 32 x 32, k, v 2 x 32 x 16, MLP 3 x 32 x 96,
+# norms 2 x 32 and head norms 2 x 8: 12,368; two of them and the last norm's 32: 25,312.
+WHOLE = 25_312 * 4
+# Over fsdp=2 all is halved but the 2 x 2 x 8 of the head norms.
+HALF = ((25_312 - 32) // 2 + 32) * 4
+RUN = RunConfig(
+    task=TaskConfig(name="arithmetic", options={"terms": 2}, train_size=23, eval_size=6),
+    model=ModelSource(preset="tiny"),
+    rollout=RolloutConfig(max_prompt_tokens=4, max_new_tokens=3, max_slots=6),
+    batch=BatchConfig(full=8, mini=4, group_size=2),
+    cluster=ClusterConfig(micro_rows=3, sequences_per_row=2, row_length=15),
+    steps=10,
+)
+
+
+def with_cluster(**changes):
+    return replace(RUN, cluster=replace(RUN.cluster, **changes))
+
+
+def test_colocated_roles_share():
+    actor, rollout = seat_roles(algorithm("dr_grpo"), RUN, devices=1)
+    assert (actor.params, actor.dtype, str(actor.mesh)) == (WHOLE, "float32", "data=1")
+    # Two moments in float32 and a count.
+    assert actor.optimizer == 2 * WHOLE + 4
+    assert (rollout.params, rollout.shares) == (0, "actor")
+
+
+def test_roles_apart_are_drawn():
+    run = with_cluster(
+        mesh="fsdp=2",
+        role_to_mesh={"rollout": "data=2@2", "reference": "data=1@1"},
+        role_to_dtype={"rollout": "bfloat16"},
+        offload_to_cpu=("reference", "critic.optimizer"),
+    )
+    chosen = algorithm("ppo")  # with a reference, for its KL in the reward
+    seats = {str(seat.role): seat for seat in seat_roles(chosen, run)}
+    assert seats["actor"].params == HALF
+    assert seats["actor"].optimizer == 2 * HALF + 4
+    assert seats["reference"].params == WHOLE
+    assert seats["reference"].offload == ("params",)
+    # A head of 32 numbers more, spread too.
+    assert seats["critic"].params == HALF + 16 * 4
+    assert seats["critic"].offload == ("optimizer",)
+    assert (seats["rollout"].params, seats["rollout"].dtype) == (WHOLE // 2, "bfloat16")
+    lines = draw_seats(list(seats.values())).splitlines()
+    assert lines[0] == "device      0  1  2  3"
+    assert lines[1].startswith("actor      ██ ██  ·  ·  fsdp=2  float32  parameters 49.5 KiB a")
+    assert lines[2].startswith("reference   · ██  ·  ·  data=1@1  float32  parameters 98.9 KiB a")
+    assert lines[4] == ("rollout     ·  · ██ ██  data=2@2  bfloat16  parameters 49.4 KiB a device")
+    # Device 2 has the engine's alone, device 1 all the others: 3 HALF, 3 more, and WHOLE.
+    assert lines[5].endswith("all roles on the devices: 49.4 KiB to 396.1 KiB")
+    assert lines[6].endswith("idle roles on the host: 49.4 KiB to 198.1 KiB")
+
+
+def test_a_mesh_larger_than_the_devices_is_refused():
+    with pytest.raises(ZootomyError) as error:
+        seat_roles(
+            algorithm("dr_grpo"), with_cluster(role_to_mesh={"rollout": "data=4@6"}), devices=8
+        )
+    assert str(error.value) == (
+        "The rollout's mesh 'data=4@6' takes the devices 6..9, but there are 8."
+    )
+
+
+def test_the_sizes_in_words():
+    run = with_cluster(mesh="fsdp=2,sequence=2")
+    assert explain_sizes(algorithm("grpo", kl_placement="loss"), run).splitlines() == [
+        "step: 8 prompts × 2 = 16 completions a step; 1 epoch × 2 mini-batches of 4 prompts (8 "
+        "completions) = 2 optimizer steps a step; 10 steps = 20 optimizer steps and 160 "
+        "completions.",
+        "rollout: 16 completions are sampled with the newest weights, 6 at a time, 3 on each of 2 "
+        "parts of the mesh; the other 10 wait for a place. Prompts are read 8,192 tokens at a "
+        "time.",
+        "rows: of 16 tokens (15 asked, filled up to divide over the devices), up to 2 sequences "
+        "each; the longest, 4 tokens of prompt + 3 of completion = 7, fit 2 to a row.",
+        "log-probabilities: the actor's where the update needs them, the reference's: passes of "
+        "4 rows (3 asked, filled up to divide over the devices) = 64 tokens, 16 a device; 2 passes "
+        "for 16 completions.",
+        "training: micro-batches of 4 rows (3 asked, filled up to divide over the devices) = 64 "
+        "tokens, 16 a device; 1 micro-batch for an optimizer step of 8 completions.",
+    ]
+
+
+def test_sizes_that_cannot_be():
+    with pytest.raises(ZootomyError, match="row_length=6 is shorter than the longest sequence"):
+        explain_sizes(algorithm("dr_grpo"), replace(RUN, cluster=ClusterConfig(row_length=6)))
+    with pytest.raises(ZootomyError, match=r"The actor's 'embed_tokens\.embedding' has 32"):
+        seat_roles(algorithm("dr_grpo"), replace(RUN, cluster=ClusterConfig(mesh="fsdp=3")))
