@@ -7,6 +7,8 @@ from typing import Any
 
 import jax
 
+from .sharding import HOST
+
 
 def held_bytes(trees: Mapping[str, Any]) -> dict[str, int]:
     """Bytes on this process's devices by owner, each buffer counted once.
@@ -27,7 +29,7 @@ def held_bytes(trees: Mapping[str, Any]) -> dict[str, int]:
         for leaf in jax.tree.leaves(tree):
             if not isinstance(leaf, jax.Array) or leaf.is_deleted():
                 continue
-            if leaf.sharding.memory_kind in ("pinned_host", "unpinned_host") and _accelerator(leaf):
+            if leaf.sharding.memory_kind == HOST:
                 continue
             for shard in leaf.addressable_shards:
                 key = (shard.device.id, shard.data.unsafe_buffer_pointer())
@@ -35,8 +37,3 @@ def held_bytes(trees: Mapping[str, Any]) -> dict[str, int]:
                     seen.add(key)
                     held[owner] += shard.data.nbytes
     return held
-
-
-def _accelerator(array: jax.Array) -> bool:
-    """Whether an array's devices have a memory of their own, apart from the host's."""
-    return next(iter(array.sharding.device_set)).platform != "cpu"

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 
 from ..models import parameter_axes
+from ..models.axes import ADAPTERS
 from ..models.axes import AXES as PARAMETER_AXES
 from ..registry import ZootomyError, unknown_name
 from .meshes import AXES
@@ -19,8 +20,6 @@ from .naming import named_leaves, path_name
 from .roles import Role, find_role
 
 HOST = "pinned_host"
-# Leaves that take a role's dtype: adapters stay in float32, and weights in few bits as they are.
-_CAST = ("kernel", "bias", "scale", "embedding")
 NONE = "none"
 
 # Logical axis -> mesh axis; an axis that is not here is on every device as a whole.
@@ -130,25 +129,35 @@ class Placement:
         """A tree of shardings like a tree of parameters; what is none lies whole everywhere."""
 
         def find(path: tuple[Any, ...], leaf: Any) -> NamedSharding:
-            names = tuple(path_name(path).split("."))
-            try:
-                parameter_axes(names, len(leaf.shape))
-            except ValueError:
-                return self.replicated
-            return self.parameter(names, leaf.shape)
+            names = _parameter_path(path, len(leaf.shape))
+            return self.replicated if names is None else self.parameter(names, leaf.shape)
 
         return jax.tree_util.tree_map_with_path(find, tree)
 
     def put(self, tree: Any) -> Any:
-        """Arrays in their places, parameters in their dtype; what is so already is not copied."""
+        """Arrays in their places, parameters in their dtype; what is so already is not copied.
+
+        Adapters stay in float32, and weights in few bits, with their scales, as they are.
+        """
 
         def place(path: tuple[Any, ...], x: jax.Array, sharding: NamedSharding) -> jax.Array:
-            if self.dtype is not None and path_name(path).endswith(_CAST):
+            names = _parameter_path(path, x.ndim)
+            if self.dtype is not None and names is not None and names[-1] not in ADAPTERS:
                 # Before the way from mesh to mesh, which it may halve.
                 x = x if x.dtype == self.dtype else x.astype(self.dtype)
             return jax.device_put(x, sharding)
 
         return jax.tree_util.tree_map_with_path(place, tree, self.shardings(tree))
+
+
+def _parameter_path(path: tuple[Any, ...], rank: int) -> tuple[str, ...] | None:
+    """The path of a leaf in the model; None for what has no logical axes."""
+    names = tuple(path_name(path).split("."))
+    try:
+        parameter_axes(names, rank)
+    except ValueError:
+        return None
+    return names
 
 
 def like_params(state: Any, params: Any, shardings: Any, otherwise: NamedSharding) -> Any:
@@ -181,13 +190,3 @@ def like_params(state: Any, params: Any, shardings: Any, otherwise: NamedShardin
 def on_host(shardings: Any) -> Any:
     """The same shardings in the hosts' memory."""
     return jax.tree.map(lambda s: s.with_memory_kind(HOST), shardings)
-
-
-def named_bytes(tree: Any, kind: str | None = None) -> int:
-    """Bytes of a tree's arrays over all devices, of one memory kind or of all."""
-    return sum(
-        shard.data.nbytes
-        for leaf in jax.tree.leaves(tree)
-        if kind is None or leaf.sharding.memory_kind == kind
-        for shard in leaf.addressable_shards
-    )

@@ -99,7 +99,7 @@ class RoleModel:
     def take(self, params: Any) -> None:
         """Other weights of the same model, from wherever they are."""
         self._waiting = None
-        self.params = self.placement.put(jax.device_put(params, self.shardings))
+        self.params = self.placement.put(params)
         self.park()
 
 

@@ -142,3 +142,15 @@ def test_over_four_bits(kit, ragged):
     trainer = cluster.log_probs(Role.ACTOR, sequences, temperature=1.0)["logp"]
     np.testing.assert_allclose(logp, trainer, atol=2e-5)
     assert not any("kernel" in n and "proj" in n for n in named_leaves(cluster.engine._params))
+
+
+def test_a_dtype_leaves_adapters_and_weights_in_few_bits_as_they_are(kit):
+    actor = add_adapters(kit.decoder(), LoraConfig(rank=2, base="nf4"), rngs=nnx.Rngs(1))
+    cluster = kit.cluster(actor=actor, role_to_dtype={"actor": "bfloat16"})
+    kinds = {name: x.dtype for name, x in named_leaves(nnx.state(cluster.model("actor"))).items()}
+    assert kinds["embed_tokens.embedding"] == kinds["norm.scale"] == "bfloat16"
+    projection = "layers.0.mlp.up_proj"
+    assert kinds[f"{projection}.lora_a"] == kinds[f"{projection}.lora_b"] == "float32"
+    # Rounded scales would change every weight of their tile.
+    assert kinds[f"{projection}.base.value.scale"] == "float32"
+    assert kinds[f"{projection}.base.value.qvalue"] == "uint4"

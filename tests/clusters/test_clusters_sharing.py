@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 from zootomy import ZootomyError
-from zootomy.clusters.sharding import named_bytes
+from zootomy.clusters.memory import held_bytes
 from zootomy.rollout import Request, RolloutConfig, SamplingParams
 
 ROLLOUT = RolloutConfig(max_prompt_tokens=6, max_new_tokens=5, max_slots=8)
@@ -69,14 +69,17 @@ def test_idle_roles_wait_on_the_host(kit, ragged):
 
     def on_device():
         """Role and part -> bytes on the devices."""
-        return {
-            f"{role}.{part}": named_bytes(tree, "device")
+        trees = {
+            f"{role}.{part}": tree
             for role, parts in cluster.state().arrays.items()
             for part, tree in parts.items()
-            if named_bytes(tree, "device")
         }
+        return {name: size for name, size in held_bytes(trees).items() if size}
 
-    size = named_bytes(cluster.state().arrays["actor"]["params"])
+    def weights(role):
+        return sum(leaf.nbytes for leaf in jax.tree.leaves(cluster.state().arrays[role]["params"]))
+
+    size = weights("actor")
     assert on_device() == {"actor.params": size}
     before = cluster.log_probs("reference", ragged, temperature=0.7)["logp"]
     # It leaves when another goes to work, and not while it may be asked again.
@@ -84,8 +87,7 @@ def test_idle_roles_wait_on_the_host(kit, ragged):
     kit.update(cluster, ragged)
     assert on_device() == {"actor.params": size}
     kit.update(cluster, ragged, "critic", kit.squared_values)
-    critic = named_bytes(cluster.state().arrays["critic"]["params"])
-    assert on_device() == {"actor.params": size, "critic.params": critic}
+    assert on_device() == {"actor.params": size, "critic.params": weights("critic")}
     cluster.sync_weights()
     assert on_device() == {"actor.params": size}
     after = cluster.log_probs("reference", ragged, temperature=0.7)["logp"]
@@ -132,6 +134,6 @@ def test_an_actor_whose_arrays_sample_cannot_leave(kit):
     cluster = kit.cluster(
         engine=ROLLOUT, offload_to_cpu=("actor",), role_to_mesh={"rollout": "data=1@1"}
     )
-    assert named_bytes(cluster.state().arrays, "device") == 0
+    assert cluster.memory()["actor"] == 0
     sampling = SamplingParams(max_new_tokens=2)
     assert len(cluster.generate([Request((1, 2))], sampling, seed=0)[0]) == 1
