@@ -3,11 +3,12 @@
 from .checkpoint import Checkpoints
 from .cluster import Cluster
 from .config import ClusterConfig
-from .meshes import MeshShape, data_mesh, mesh_text, parse_mesh
+from .meshes import MeshShape, mesh_text, parse_mesh
 from .optimizer import OptimizerConfig, make_optimizer, make_schedule, optimizer_names
+from .outputs import ModelOutputs, Wanted
 from .packing import MicroBatch, Rows, Sequences, pack
 from .passes import UpdateResult
-from .programs import LossFunction, ModelOutputs, Wanted
+from .programs import LossFunction
 from .roles import Role
 from .sharding import Placement
 from .state import ClusterState
@@ -31,7 +32,6 @@ __all__ = [
     "Sequences",
     "UpdateResult",
     "Wanted",
-    "data_mesh",
     "make_optimizer",
     "make_schedule",
     "mesh_text",

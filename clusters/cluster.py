@@ -16,9 +16,10 @@ from . import cast
 from .config import ClusterConfig, row_length
 from .memory import held_bytes
 from .optimizer import OptimizerConfig
+from .outputs import ModelOutputs, Wanted
 from .packing import Sequences
 from .passes import Passes, UpdateResult, check_batch
-from .programs import LossFunction, ModelOutputs, Wanted
+from .programs import LossFunction
 from .roles import POLICY_ROLES, TRAINED_ROLES, Role, find_role
 from .state import ClusterState
 from .trained import RoleModel, TrainedModel

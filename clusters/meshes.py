@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import jax
 import numpy as np
@@ -68,16 +66,13 @@ class MeshShape:
         axes = [f"{axis}={size}" for axis, size in self.sizes.items() if size > 1] or ["data=1"]
         return ",".join(axes) + (f"@{self.first}" if self.first else "")
 
-    def build(self, devices: Sequence[Any] | None = None) -> Mesh:
+    def build(self) -> Mesh:
         """The mesh of JAX; its axes are left to the compiler.
 
-        Args:
-            devices: those to number; None: all there are.
-
         Raises:
-            ZootomyError: if there are not enough.
+            ZootomyError: if there are not enough devices.
         """
-        present = jax.devices() if devices is None else devices
+        present = jax.devices()
         if self.devices.stop > len(present):
             raise ZootomyError(
                 f"The mesh '{self}' takes the devices {_span(self.devices)}, but there are "
@@ -160,18 +155,6 @@ def mesh_text(mesh: Mesh) -> str:
             "Give the mesh as a text, or keep it to Python."
         )
     return str(MeshShape(**usual_mesh(mesh).shape, first=mine[0]))
-
-
-def data_mesh(devices: int | None = None) -> Mesh:
-    """A mesh along `data`: rows are spread over it, parameters are on every device.
-
-    Args:
-        devices: how many; None: all accelerators, or one on CPU.
-
-    Raises:
-        ZootomyError: if there are not as many.
-    """
-    return MeshShape(data=_usual() if devices is None else devices).build()
 
 
 def same_mesh(one: Mesh, other: Mesh) -> bool:

@@ -13,17 +13,9 @@ from jax.sharding import Mesh
 
 from ..registry import ZootomyError
 from .config import ClusterConfig
+from .outputs import ModelOutputs, Split, Wanted
 from .packing import MicroBatch, Sequences, fitting_shape, pack
-from .programs import (
-    LossFunction,
-    ModelOutputs,
-    Split,
-    Total,
-    Wanted,
-    accumulate,
-    forward,
-    measure,
-)
+from .programs import LossFunction, Total, accumulate, forward, measure
 from .shapes import Shape, row_shapes
 from .trained import RoleModel, TrainedModel
 

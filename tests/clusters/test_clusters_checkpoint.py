@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from zootomy import ZootomyError
-from zootomy.clusters import Checkpoints, OptimizerConfig, Role, data_mesh
+from zootomy.clusters import Checkpoints, OptimizerConfig, Role
 from zootomy.clusters.naming import named_leaves
 
 
@@ -104,7 +104,7 @@ def test_steps_leave_lent_arrays_alone(kit, ragged):
 
 def test_another_mesh(kit, tmp_path):
     def on(devices):
-        mesh = {Role.ACTOR: data_mesh(devices)}
+        mesh = {Role.ACTOR: f"data={devices}"}
         return kit.cluster(
             8, 12, 2, role_to_mesh=mesh, optimizer=kit.adam, actor=kit.decoder(devices)
         )

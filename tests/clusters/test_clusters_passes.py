@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from zootomy import ZootomyError
 from zootomy.clusters import ModelOutputs, NonFiniteError, OptimizerConfig, Role, Sequences
+from zootomy.clusters.outputs import Wanted
 from zootomy.clusters.passes import merge_metrics
-from zootomy.clusters.programs import Wanted, accumulate, forward
+from zootomy.clusters.programs import accumulate, forward
 from zootomy.models import Decoder
 
 # (micro_rows, row_length, sequences_per_row): many micro-batches and one, packed and not, rows

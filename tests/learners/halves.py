@@ -17,7 +17,8 @@ from flax import nnx
 from tiny_run import ADAM, TINY, VOCAB
 from zootomy import ClusterConfig, Role
 from zootomy.clusters import pack, passes
-from zootomy.clusters.programs import Total, compute, forward
+from zootomy.clusters.outputs import compute
+from zootomy.clusters.programs import Total, forward
 from zootomy.clusters.trained import TrainedModel
 from zootomy.learners import update
 from zootomy.models import Decoder, ValueModel
