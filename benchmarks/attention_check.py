@@ -22,7 +22,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import tyro
-from zootomy.models.attention import attend, packed_mask
+from zootomy.models.attention import packed_mask
+from zootomy.models.cache import attend_slots
 from zootomy.models.kernels import Kernel, choose_kernel, packed_attention
 
 # Largest error, as a share of the largest entry, that the type's rounding explains.
@@ -76,7 +77,8 @@ def inputs(arguments: Arguments, rows: int, length: int) -> tuple[list[jax.Array
 
 def plain(q: jax.Array, k: jax.Array, v: jax.Array, segments: jax.Array) -> jax.Array:
     """The formula, differentiated by JAX."""
-    return attend(q, jnp.swapaxes(k, 1, 2), jnp.swapaxes(v, 1, 2), packed_mask(segments))
+    k, v = jnp.transpose(k, (0, 2, 3, 1)), jnp.swapaxes(v, 1, 2)
+    return attend_slots(q, k, v, packed_mask(segments))
 
 
 def by(kernel: Kernel) -> Callable[..., jax.Array]:

@@ -1,7 +1,6 @@
 """Decoder models in Flax NNX, their weights in and out, and log-probabilities of their tokens."""
 
-from .attention import attend
-from .axes import constrain, logical_axes, parameter_axes
+from .axes import constrain, parameter_axes
 from .cache import KVCache, init_cache, take_rows
 from .config import ModelConfig, RopeConfig
 from .decoder import Decoder
@@ -45,7 +44,6 @@ __all__ = [
     "ValueModel",
     "adapted_layers",
     "add_adapters",
-    "attend",
     "config_fields",
     "constrain",
     "fuse",
@@ -58,7 +56,6 @@ __all__ = [
     "load_model",
     "load_scalar_model",
     "load_stop_ids",
-    "logical_axes",
     "make_model",
     "map_distributions",
     "merge_adapters",

@@ -10,33 +10,7 @@ from .cache import attend_slots, write_slots
 from .config import ModelConfig
 from .kernels import Kernel, packed_attention
 from .layers import RMSNorm, flat, linear
-from .precision import einsum_float32
 from .rope import rotate
-from .row_attention import MASKED
-
-
-def attend(q: jax.Array, k: jax.Array, v: jax.Array, mask: jax.Array) -> jax.Array:
-    """Softmax attention over a cache.
-
-        out = softmax(q k^T / sqrt(head_dim)) v
-
-    Args:
-        q: `[B, S, heads, head_dim]`.
-        k: `[B, kv_heads, T, head_dim]`; query head h reads key head h // (heads / kv_heads).
-        v: the shape of `k`.
-        mask: `[B, S, T]` bool, True where query s sees key t.
-
-    Returns:
-        `[B, S, heads, head_dim]` in the dtype of `q`; scores and softmax are float32.
-    """
-    batch, length, heads, head_dim = q.shape
-    kv_heads = k.shape[1]
-    q = q.reshape(batch, length, kv_heads, heads // kv_heads, head_dim)
-    scores = einsum_float32("bskgd,bktd->bkgst", q, k)
-    scores = jnp.where(mask[:, None, None], scores * head_dim**-0.5, MASKED)
-    weights = jax.nn.softmax(scores, axis=-1).astype(v.dtype)
-    out = einsum_float32("bkgst,bktd->bskgd", weights, v)
-    return out.reshape(batch, length, heads, head_dim).astype(q.dtype)
 
 
 def packed_mask(segments: jax.Array) -> jax.Array:

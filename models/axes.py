@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-from flax import nnx
 from jax.sharding import AxisType, PartitionSpec, Sharding
 
 # (module, leaf) -> axis names. `heads` and `kv_heads` axes hold heads times head width.
@@ -99,21 +98,3 @@ def parameter_axes(path: Sequence[Any], rank: int) -> tuple[str, ...]:
     if not axes or rank - len(axes) not in (0, 1):
         raise ValueError(f"parameter {'.'.join(map(str, path))} has no logical axes")
     return axes if rank == len(axes) else ("layers", *axes)
-
-
-def logical_axes(model: nnx.Module) -> dict[tuple[Any, ...], tuple[str, ...]]:
-    """The axis names of every parameter.
-
-    Args:
-        model: a `Decoder` or a model with a scalar head; may be abstract.
-
-    Returns:
-        Path of the parameter (as in `nnx.to_flat_state`) to one name an axis.
-
-    Raises:
-        ValueError: for a parameter that the table does not know.
-    """
-    return {
-        path: parameter_axes(path, len(leaf.shape))
-        for path, leaf in nnx.to_flat_state(nnx.state(model, nnx.Param))
-    }

@@ -207,8 +207,3 @@ class ModelConfig:
                 f"family 'llama' needs a hidden_size ({self.hidden_size}) that is a multiple of "
                 f"num_heads ({self.num_heads})"
             )
-
-    @property
-    def queries_per_kv_head(self) -> int:
-        """How many query heads share one key head."""
-        return self.num_heads // self.num_kv_heads

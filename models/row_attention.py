@@ -10,7 +10,7 @@ from .precision import einsum_float32
 
 # Masked scores are this low: finite, so that a row that sees nothing stays finite too, and low
 # enough that exp(score - max) is exactly 0.
-MASKED = -1e30
+_MASKED = -1e30
 
 
 @jax.custom_vjp
@@ -56,7 +56,7 @@ def _forward(q, k, v, mask):
     keys, values = _fold(k, kv_heads), _fold(v, kv_heads)
     scores = einsum_float32("bsd,btd->bst", queries, keys) * width**-0.5
     scores = scores.reshape(rows, -1, length, length)
-    scores = jnp.where(mask[:, None], scores, MASKED)
+    scores = jnp.where(mask[:, None], scores, _MASKED)
     scores = jnp.exp(scores - jnp.max(scores, axis=-1, keepdims=True))
     weights = scores.reshape(rows * kv_heads, -1, length)
     total = jnp.sum(weights, axis=-1, keepdims=True)
