@@ -80,7 +80,7 @@ class Decoder(nnx.Module):
 
     Raises:
         UnknownNameError: for another word for `layers` or `attention`.
-        ValueError: for a kernel that cannot be had.
+        ZootomyError: for a kernel that cannot be had.
     """
 
     def __init__(

@@ -8,7 +8,7 @@ from typing import Literal, get_args
 import jax
 import jax.numpy as jnp
 
-from ..registry import unknown_name
+from ..registry import ZootomyError, unknown_name
 from .row_attention import attend_rows
 
 AttentionKernel = Literal["auto", "xla", "cudnn", "splash"]
@@ -33,7 +33,7 @@ def choose_kernel(kernel: AttentionKernel, dtype, head_dim: int) -> Kernel:
 
     Raises:
         UnknownNameError: for another name.
-        ValueError: cuDNN for what it has no kernel for.
+        ZootomyError: cuDNN for what it has no kernel for.
     """
     if kernel not in get_args(AttentionKernel):
         raise unknown_name("attention", kernel, get_args(AttentionKernel))
@@ -44,12 +44,12 @@ def choose_kernel(kernel: AttentionKernel, dtype, head_dim: int) -> Kernel:
             return "cudnn"
         return "splash" if platform == "tpu" and head_dim % 64 == 0 else "xla"
     if kernel == "cudnn" and not fits:
-        raise ValueError(
+        raise ZootomyError(
             "attention='cudnn' needs 16-bit arithmetic and heads of at most 128 that are multiples "
-            f"of 8, got {jnp.dtype(dtype).name} and {head_dim}; use 'auto'"
+            f"of 8, got {jnp.dtype(dtype).name} and {head_dim}; use 'auto'."
         )
     if kernel == "cudnn" and platform != "gpu":
-        raise ValueError(f"attention='cudnn' needs a GPU, this is a {platform}; use 'auto'")
+        raise ZootomyError(f"attention='cudnn' needs a GPU, this is a {platform}; use 'auto'.")
     return kernel
 
 

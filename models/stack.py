@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from ..registry import unknown_name
+from ..registry import ZootomyError, unknown_name
 
 LayerStyle = Literal["auto", "scan", "unroll"]
 """How the blocks of a packed pass are compiled; see `run_layers`."""
@@ -58,7 +58,7 @@ def run_layers(
 
     Raises:
         UnknownNameError: for another style.
-        ValueError: `scan`, and blocks that differ; it says how.
+        ZootomyError: `scan`, and blocks that differ; it says how.
     """
     check_style(style)
     if style != "scan":
@@ -66,7 +66,9 @@ def run_layers(
     split = [nnx.split(layer) for layer in layers]
     difference = _difference(split)
     if difference:
-        raise ValueError(f"layers='scan' needs blocks that are alike, but {difference}; use 'auto'")
+        raise ZootomyError(
+            f"layers='scan' needs blocks that are alike, but {difference}; use 'auto'."
+        )
     return _scan(split, call, x, inputs, remat)
 
 

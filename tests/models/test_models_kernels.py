@@ -4,9 +4,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from zootomy.models.attention import attend, packed_mask
+from zootomy.models.attention import packed_mask
+from zootomy.models.cache import attend_slots
 from zootomy.models.kernels import choose_kernel, packed_attention
-from zootomy.registry import UnknownNameError
+from zootomy.registry import UnknownNameError, ZootomyError
 
 ROWS, LENGTH, HEADS, KV_HEADS, WIDTH = 2, 9, 6, 2, 8
 # Two sequences and padding; one sequence that fills the row.
@@ -24,8 +25,8 @@ def inputs(dtype=jnp.float32, width=WIDTH, length=LENGTH):
 
 def plain(q, k, v, segments):
     """By JAX's own derivative of the softmax."""
-    k, v = jnp.swapaxes(k, 1, 2), jnp.swapaxes(v, 1, 2)
-    return attend(q, k, v, packed_mask(segments))
+    k, v = jnp.transpose(k, (0, 2, 3, 1)), jnp.swapaxes(v, 1, 2)
+    return attend_slots(q, k, v, packed_mask(segments))
 
 
 def by(kernel):
@@ -101,9 +102,9 @@ def test_the_kernel_follows_the_platform(monkeypatch):
 
 
 def test_kernels_that_cannot_be_had():
-    with pytest.raises(ValueError, match=r"needs 16-bit arithmetic .*, got float32 and 64; use"):
+    with pytest.raises(ZootomyError, match=r"needs 16-bit arithmetic .*, got float32 and 64; use"):
         choose_kernel("cudnn", jnp.float32, 64)
-    with pytest.raises(ValueError, match="attention='cudnn' needs a GPU, this is a cpu"):
+    with pytest.raises(ZootomyError, match="attention='cudnn' needs a GPU, this is a cpu"):
         choose_kernel("cudnn", jnp.bfloat16, 64)
     with pytest.raises(UnknownNameError, match="flash"):
         choose_kernel("flash", jnp.bfloat16, 64)  # type: ignore[arg-type]
