@@ -11,7 +11,7 @@ import numpy as np
 
 from .precision import einsum_float32
 from .vocabulary import Options as BlockOptions
-from .vocabulary import blocked_stats
+from .vocabulary import blocked_stats, logits_gradient
 
 # Without a chunk size: about this many logits at a time (32 MiB in float32).
 _LOGITS_A_CHUNK = 2**23
@@ -104,25 +104,6 @@ def _token_stats_fwd(hidden, kernel, targets, temperature, options):
     return stats, (hidden, kernel, targets, temperature, stats, totals)
 
 
-def _chunk_dz(z, targets, stats: TokenStats, log_total, cotangents: TokenStats):
-    """Derivative with respect to the tempered logits of one chunk; z is taken from its peak.
-
-    d logp / dz_j    = [j = target] - p_j
-    d entropy / dz_j = -p_j (z_j - sum_i p_i z_i),  sum_i p_i z_i = log_total - entropy
-    d sum p^2 / dz_j = 2 p_j (p_j - sum p^2)
-    """
-    p = jnp.exp(z - log_total[:, None])
-    chosen = jnp.arange(z.shape[-1]) == targets[:, None]
-    dz = cotangents.logp[:, None] * (chosen - p)
-    if stats.entropy is not None and cotangents.entropy is not None:
-        mean_z = (log_total - stats.entropy)[:, None]
-        dz = dz - cotangents.entropy[:, None] * p * (z - mean_z)
-    if stats.sum_pi_squared is not None and cotangents.sum_pi_squared is not None:
-        inner = p - stats.sum_pi_squared[:, None]
-        dz = dz + cotangents.sum_pi_squared[:, None] * 2 * p * inner
-    return dz
-
-
 def _token_stats_bwd(options, residuals, cotangents):
     hidden, kernel, targets, temperature, stats, totals = residuals
     kernel_cast = kernel.astype(hidden.dtype)
@@ -131,7 +112,8 @@ def _token_stats_bwd(options, residuals, cotangents):
         d_kernel, d_temperature = carry
         h, t, s, (peak, log_total), g = inputs
         z = head_logits(h, kernel_cast) / temperature
-        dz = _chunk_dz(z - peak[:, None], t, s, log_total, g)
+        chosen = jnp.arange(z.shape[-1]) == t[:, None]
+        dz = logits_gradient(z - peak[:, None], chosen, log_total, s, g)
         d_temperature = d_temperature - jnp.sum(dz * z) / temperature
         d_logits = (dz / temperature).astype(h.dtype)
         d_hidden = einsum_float32("cv,dv->cd", d_logits, kernel_cast)

@@ -119,23 +119,44 @@ def _saved(hidden, kernel, targets, temperature, options):
     return stats, (hidden, kernel, targets, temperature, stats, totals)
 
 
-def _backward(options, saved, cotangents):
-    hidden, kernel, targets, temperature, stats, (peak, log_total) = saved
+def logits_gradient(z, chosen, log_total, stats, cotangents):
+    """Derivative with respect to tempered logits, all of a token or a block of them.
+
+    d logp / dz_j    = [j = target] - p_j
+    d entropy / dz_j = -p_j (z_j - sum_i p_i z_i),  sum_i p_i z_i = log_total - entropy
+    d sum p^2 / dz_j = 2 p_j (p_j - sum p^2)
+
+    Args:
+        z: `[tokens, columns]`, each token's largest taken off.
+        chosen: the same shape, where the target is.
+        log_total: `[tokens]`, log of the sum of all exponentials of z.
+        stats: log-probability, entropy and sum of squared probabilities, `[tokens]` each; None for
+            what was not wanted.
+        cotangents: of these.
+
+    Returns:
+        The shape of `z`.
+    """
     _, entropy, squares = stats
     d_logp, d_entropy, d_squares = cotangents
+    p = jnp.exp(z - log_total[:, None])
+    dz = d_logp[:, None] * (chosen - p)
+    if entropy is not None:
+        dz = dz - d_entropy[:, None] * p * (z - (log_total - entropy)[:, None])
+    if squares is not None:
+        dz = dz + d_squares[:, None] * 2 * p * (p - squares[:, None])
+    return dz
+
+
+def _backward(options, saved, cotangents):
+    hidden, kernel, targets, temperature, stats, (peak, log_total) = saved
     block = options.block
 
     def step(n, carry):
         d_hidden, d_kernel, d_temperature = carry
         z, columns, start, new = _logits(hidden, kernel, temperature, n, block)
-        below = z - peak[:, None]
-        p = jnp.exp(below - log_total[:, None])
         chosen = start + jnp.arange(block) == targets[:, None]
-        dz = d_logp[:, None] * (chosen - p)
-        if entropy is not None:
-            dz = dz - d_entropy[:, None] * p * (below - (log_total - entropy)[:, None])
-        if squares is not None:
-            dz = dz + d_squares[:, None] * 2 * p * (p - squares[:, None])
+        dz = logits_gradient(z - peak[:, None], chosen, log_total, stats, cotangents)
         dz = jnp.where(new, dz, 0.0)
         d_temperature = d_temperature - jnp.sum(dz * z) / temperature
         dz = (dz / temperature).astype(hidden.dtype)
