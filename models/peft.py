@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,12 @@ from .lora import AdaptedLinear, LoraConfig, adapted_layers
 CONFIG_FILE = "adapter_config.json"
 WEIGHTS_FILE = "adapter_model.safetensors"
 _PREFIX = "base_model.model.model."
+_NEEDED = ("r", "lora_alpha", "target_modules")
+# Settings that change what an adapter says, with the only value that adapters here can have.
+_UNDERSTOOD: dict[str, Any] = {
+    "peft_type": "LORA", "use_rslora": False, "use_dora": False, "bias": "none",
+    "rank_pattern": {}, "alpha_pattern": {},
+}  # fmt: skip
 
 
 def save_adapters(model: nnx.Module, folder: str | Path, *, base_model: str = "") -> None:
@@ -75,14 +82,16 @@ def read_adapter_config(folder: str | Path) -> LoraConfig:
         fields = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ZootomyError(f"{str(folder)!r} is no PEFT folder: {path.name}: {error}.") from error
-    wanted = {"peft_type": "LORA", "use_rslora": False, "use_dora": False, "bias": "none"}
-    for name, value in wanted.items():
+    absent = [name for name in _NEEDED if name not in fields]
+    if absent:
+        raise ZootomyError(f"{path} has no {absent[0]!r}, which PEFT writes.")
+    for name, value in _UNDERSTOOD.items():
         if fields.get(name, value) != value:
             raise ZootomyError(f"{path} has {name} {fields[name]!r}; only {value!r} can be read.")
     targets = fields["target_modules"]
     if isinstance(targets, str):
         raise ZootomyError(f"{path} has a pattern as target_modules; only a list can be read.")
-    pattern = rf"(.*\.)?({'|'.join(name.replace('.', chr(92) + '.') for name in targets)})"
+    pattern = rf"(.*\.)?({'|'.join(map(re.escape, targets))})"
     return LoraConfig(rank=fields["r"], alpha=float(fields["lora_alpha"]), pattern=pattern)
 
 

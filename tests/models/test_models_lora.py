@@ -211,6 +211,24 @@ def test_a_peft_folder_and_back(tmp_path):
         save_adapters(plain, tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"alpha_pattern": {"q_proj": 32}}, r"has alpha_pattern {'q_proj': 32}; only {} can be"),
+        ({"use_dora": True}, "has use_dora True; only False can be read"),
+        ({"target_modules": "all-linear"}, "has a pattern as target_modules; only a list"),
+        ({"r": None}, "has no 'r', which PEFT writes"),
+    ],
+)
+def test_a_peft_folder_that_asks_for_more(tmp_path, changes, message):
+    save_adapters(make()[1], tmp_path)
+    file = tmp_path / "adapter_config.json"
+    fields = json.loads(file.read_text()) | changes
+    file.write_text(json.dumps({k: v for k, v in fields.items() if v is not None}))
+    with pytest.raises(ZootomyError, match=message):
+        read_adapter_config(tmp_path)
+
+
 def test_a_merged_folder_and_none_of_an_adapted_model(tmp_path):
     _, adapted = make()
     save_model(merge_adapters(adapted), tmp_path / "merged")
