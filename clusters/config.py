@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Annotated, Any
@@ -25,7 +25,7 @@ OPTIMIZER = "optimizer"
 # What can wait in the hosts' memory. The engine's weights are not among it: on the actor's mesh
 # they are the actor's, and on one of their own nobody waits for the place.
 OFFLOADS = (
-    *(str(role) for role in Role if role is not Role.ROLLOUT),
+    *map(str, MODELS),
     *(f"{role}.{OPTIMIZER}" for role in TRAINED_ROLES),
 )
 
@@ -198,15 +198,50 @@ class ClusterConfig:
             part == OPTIMIZER and f"{role}.{OPTIMIZER}" in self.offload_to_cpu
         )
 
+    def check_roles(self, roles: Collection[Role]) -> None:
+        """Refuse what speaks of a role that a run does not have: it would have no effect.
+
+        Args:
+            roles: those that there are.
+
+        Raises:
+            ZootomyError: it names the setting.
+        """
+        settings = {
+            **{f"role_to_mesh.{role}": role for role in self.role_to_mesh},
+            **{f"role_to_dtype.{role}": role for role in self.role_to_dtype},
+            **{f"axis_rules.{name}": name for name in self.axis_rules if "." in name},
+            **{f"offload_to_cpu: {name}": name for name in self.offload_to_cpu},
+        }
+        for setting, name in settings.items():
+            role = name.split(".")[0]
+            if role not in roles:
+                raise ZootomyError(
+                    f"cluster.{setting} has no effect: this run has no {role}, only "
+                    f"{', '.join(roles)}. Leave it out, or choose an algorithm that has one."
+                )
+
     def apart(self, some: tuple[Role, ...], others: tuple[Role, ...]) -> bool:
         """Whether two sets of roles have no device in common."""
         ours = {device for role in some for device in self.mesh_of(role).devices.flat}
         return all(ours.isdisjoint(self.mesh_of(role).devices.flat) for role in others)
 
-    def together(self, one: Role, other: Role) -> bool:
-        """Whether two roles keep their parameters alike: then equal weights are one copy."""
-        a, b = self.placement(one), self.placement(other)
-        return same_mesh(a.mesh, b.mesh) and a.rules == b.rules and a.dtype == b.dtype
+    def together(self, one: Role, other: Role, devices: int | None = None) -> bool:
+        """Whether two roles keep their parameters alike: then equal weights are one copy.
+
+        Args:
+            one: a role.
+            other: another one.
+            devices: as of `mesh_shape`.
+        """
+        meshes = self._given(one), self._given(other)
+        if any(isinstance(mesh, Mesh) for mesh in meshes):
+            same = same_mesh(self.mesh_of(one), self.mesh_of(other))
+        else:
+            same = parse_mesh(meshes[0], devices) == parse_mesh(meshes[1], devices)
+        rules = [axis_rules(role, self.axis_rules) for role in (one, other)]
+        dtypes = [self.role_to_dtype.get(str(role)) for role in (one, other)]
+        return same and rules[0] == rules[1] and dtypes[0] == dtypes[1]
 
     def _given(self, role: Role) -> Any:
         return self.role_to_mesh.get(str(role), self.mesh)

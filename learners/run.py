@@ -40,7 +40,7 @@ from .run_folder import (
     starting_point,
 )
 from .seeds import derive_seed
-from .sources import make_critic, make_reference, make_reward_model, reading
+from .sources import make_critic, make_reference, make_reward_model, reading, roles_of
 from .telemetry import Telemetry
 from .warmup import warm_up
 
@@ -184,6 +184,7 @@ def build_model(config: RunConfig, task: Task) -> Decoder:
 
 def build_learner(algorithm: Algorithm, config: RunConfig, task: Task, model: Decoder) -> Learner:
     """A learner with its cluster: the roles that the algorithm needs, around one policy."""
+    config.cluster.check_roles(roles_of(algorithm, config))
     actor = model
     if config.lora.rank:
         actor = add_adapters(model, config.lora, rngs=nnx.Rngs(derive_seed(config.seed, "lora")))
@@ -215,11 +216,6 @@ def build_learner(algorithm: Algorithm, config: RunConfig, task: Task, model: De
         max_staleness=config.max_staleness,
         reference_refresh_steps=config.reference.refresh_steps,
     )
-
-
-def _rehearsal(config: RunConfig) -> RunConfig:
-    """The same settings with the engine that needs no start: nothing is sampled."""
-    return replace(config, rollout=replace(config.rollout, engine="vanilla"))
 
 
 def _warm_up(model: Decoder, task: Task, config: RunConfig, screen: Screen) -> Decoder:

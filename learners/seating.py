@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax.sharding import AbstractMesh
 
-from ..clusters import ClusterConfig, MeshShape, OptimizerConfig, Placement, Role, make_optimizer
+from ..clusters import MeshShape, OptimizerConfig, Placement, Role, make_optimizer
 from ..clusters.config import OPTIMIZER
 from ..clusters.meshes import AXES
 from ..clusters.sharding import axis_rules, like_params
@@ -29,7 +29,7 @@ from ..registry import ZootomyError, unknown_name
 from ..tasks import make_task
 from .algorithm import Algorithm
 from .run_config import RunConfig
-from .sources import reading
+from .sources import reading, roles_of
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
@@ -42,7 +42,8 @@ class Seat:
         role: whose.
         mesh: its devices.
         dtype: of its parameters.
-        params: bytes of parameters on each of its devices; 0 where it uses another role's.
+        params: bytes of parameters on each of its devices, those of another role's not counted.
+        backbone: how many of them lie under adapters: these never wait on the host.
         optimizer: bytes of the optimizer's state on each of its devices.
         offload: what of it waits on the host while others work: `params`, `optimizer`.
         shares: the role whose arrays it uses, if it does.
@@ -52,6 +53,7 @@ class Seat:
     mesh: MeshShape
     dtype: str
     params: int
+    backbone: int = 0
     optimizer: int = 0
     offload: tuple[str, ...] = ()
     shares: Role | None = None
@@ -66,19 +68,22 @@ def seat_roles(algorithm: Algorithm, config: RunConfig, devices: int | None = No
         devices: how many there are to be; None: those of this machine.
 
     Raises:
-        ZootomyError: for a mesh that does not fit the devices, or sizes that do not divide.
+        ZootomyError: for a mesh that does not fit the devices, sizes that do not divide, or
+            settings of a role that the run does not have.
     """
+    roles = roles_of(algorithm, config)
+    config.cluster.check_roles(roles)
     policy = _policy(config)
     steps = config.steps * config.batch.updates
     seats = [_seat(config, Role.ACTOR, Decoder, policy, devices, (config.optimizer, steps))]
-    if "reference" in algorithm.needs:
+    if Role.REFERENCE in roles:
         own = _own(config.reference.path, "reference.path", policy)
         seats.append(_seat(config, Role.REFERENCE, Decoder, own, devices))
-    if algorithm.value_loss is not None:
+    if Role.CRITIC in roles:
         own = _own(config.critic.path, "critic.path", policy)
         optimizer = (config.critic_optimizer, steps)
         seats.append(_seat(config, Role.CRITIC, ValueModel, own, devices, optimizer))
-    if config.reward_model.path:
+    if Role.REWARD in roles:
         own = _own(config.reward_model.path, "reward_model.path", policy)
         seats.append(_seat(config, Role.REWARD, RewardModel, own, devices))
     seats.append(_seat(config, Role.ROLLOUT, Decoder, policy, devices))
@@ -124,7 +129,8 @@ def size_text(count: int) -> str:
 
 def _says(seat: Seat) -> str:
     if seat.shares is not None:
-        return f"{seat.mesh}  {seat.dtype}  uses the {seat.shares}'s arrays"
+        own = f", and {size_text(seat.params)} of its own" if seat.params else ""
+        return f"{seat.mesh}  {seat.dtype}  uses the {seat.shares}'s arrays{own}"
     parts = [str(seat.mesh), seat.dtype, f"parameters {size_text(seat.params)} a device"]
     if seat.optimizer:
         parts.append(f"optimizer {size_text(seat.optimizer)}")
@@ -137,8 +143,9 @@ def _held(seat: Seat, device: int, fixed: bool) -> int:
     """Bytes of a seat on a device; `fixed` leaves out what may wait on the host."""
     if device not in seat.mesh.devices:
         return 0
-    parts = {"params": seat.params, OPTIMIZER: seat.optimizer}
-    return sum(size for name, size in parts.items() if not (fixed and name in seat.offload))
+    idle = seat.offload if fixed else ()
+    params = seat.backbone if "params" in idle else seat.params
+    return params + (0 if OPTIMIZER in idle else seat.optimizer)
 
 
 def _seat(
@@ -155,12 +162,17 @@ def _seat(
     dtype = cluster.role_to_dtype.get(str(role), given.param_dtype)
     place = Placement(role, mesh, axis_rules(role, cluster.axis_rules), dtype)
     abstract = nnx.eval_shape(lambda: _make(config, role, kind, model, jnp.dtype(dtype)))
-    held = nnx.state(abstract)
-    if role is Role.ROLLOUT and _together(cluster, devices):
-        return Seat(role, shape, dtype, 0, shares=Role.ACTOR)
+    _, params, rest = nnx.split(abstract, trained_part(abstract), ...)
+    own, backbone = (_bytes(tree, place.shardings(tree)) for tree in (params, rest))
+    if _of_policy(config, role) and role is not Role.ACTOR:
+        together = cluster.together(Role.ACTOR, role, devices)
+        if together and role is Role.ROLLOUT:
+            return Seat(role, shape, dtype, 0, shares=Role.ACTOR)
+        if together and backbone:
+            # Only the backbone stays the same when the actor learns.
+            return Seat(role, shape, dtype, own, shares=Role.ACTOR)
     state = 0
     if optimizer is not None:
-        params = nnx.state(abstract, trained_part(abstract))
         wide = jax.tree.map(lambda p: jax.ShapeDtypeStruct(p.shape, jnp.float32), params)
         memory = jax.eval_shape(make_optimizer(*optimizer).init, wide)
         spread = like_params(memory, params, place.shardings(params), place.replicated)
@@ -170,22 +182,21 @@ def _seat(
         for name in ("params", OPTIMIZER)
         if cluster.offloads(role, name) and (name == "params" or state)
     ]
-    return Seat(role, shape, dtype, _bytes(held, place.shardings(held)), state, tuple(offload))
+    return Seat(role, shape, dtype, own + backbone, backbone, state, tuple(offload))
 
 
 def _make(config: RunConfig, role: Role, kind: Any, model: ModelConfig, dtype: Any) -> Any:
     made = kind(model, rngs=nnx.Rngs(0), param_dtype=dtype)
-    of_policy = role in (Role.ACTOR, Role.ROLLOUT)
-    if config.lora.rank and of_policy:
+    if config.lora.rank and _of_policy(config, role):
         return add_adapters(made, config.lora, rngs=nnx.Rngs(0))
     return made
 
 
-def _together(cluster: ClusterConfig, devices: int | None) -> bool:
-    actor, rollout = (cluster.mesh_shape(role, devices) for role in (Role.ACTOR, Role.ROLLOUT))
-    rules = [axis_rules(role, cluster.axis_rules) for role in (Role.ACTOR, Role.ROLLOUT)]
-    dtypes = [cluster.role_to_dtype.get(str(role)) for role in (Role.ACTOR, Role.ROLLOUT)]
-    return actor == rollout and rules[0] == rules[1] and dtypes[0] == dtypes[1]
+def _of_policy(config: RunConfig, role: Role) -> bool:
+    """Whether a role plays the policy itself, as it is or as it was."""
+    return role in (Role.ACTOR, Role.ROLLOUT) or (
+        role is Role.REFERENCE and not config.reference.path
+    )
 
 
 def _bytes(tree: Any, shardings: Any) -> int:

@@ -26,6 +26,18 @@ def reading(setting: str) -> Iterator[None]:
         raise ZootomyError(f"{setting}: {error}.") from error
 
 
+def roles_of(algorithm: Algorithm, config: RunConfig) -> tuple[Role, ...]:
+    """The roles of a run, before any model is made."""
+    there = {
+        Role.ACTOR: True,
+        Role.REFERENCE: "reference" in algorithm.needs,
+        Role.CRITIC: algorithm.value_loss is not None,
+        Role.REWARD: bool(config.reward_model.path),
+        Role.ROLLOUT: True,
+    }
+    return tuple(role for role, is_there in there.items() if is_there)
+
+
 def make_reference(
     algorithm: Algorithm, config: RunConfig
 ) -> Literal["none", "snapshot"] | Decoder:

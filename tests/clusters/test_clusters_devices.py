@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType, Mesh
 from zootomy import ZootomyError
-from zootomy.clusters import ClusterConfig, OptimizerConfig, Role, data_mesh, parse_mesh
+from zootomy.clusters import ClusterConfig, OptimizerConfig, Role, parse_mesh
 from zootomy.clusters.meshes import mesh_text
 from zootomy.clusters.shapes import row_shapes
 
@@ -90,7 +90,7 @@ def test_auto_is_one_device_on_a_cpu_and_all_of_a_number():
             {"offload_to_cpu": "actor"},
             "offload_to_cpu is a list of names, got the text 'actor'.",
         ),
-        ({"role_to_mesh": {"actr": data_mesh(1)}}, "Unknown role 'actr'. Did you mean 'actor'?"),
+        ({"role_to_mesh": {"actr": "data=1"}}, "Unknown role 'actr'. Did you mean 'actor'?"),
         ({"micro_rows": 0}, "micro_rows must be an integer >= 1, got 0."),
     ],
 )
@@ -98,6 +98,26 @@ def test_meshes_and_rows_that_cannot_be(settings, message):
     with pytest.raises(ZootomyError) as error:
         ClusterConfig(**settings)
     assert str(error.value).startswith(message)
+
+
+@pytest.mark.parametrize(
+    "settings, setting",
+    [
+        ({"role_to_mesh": {"critic": "data=1"}}, "role_to_mesh.critic"),
+        ({"role_to_dtype": {"critic": "bfloat16"}}, "role_to_dtype.critic"),
+        ({"axis_rules": {"vocab": "none", "critic.embed": "none"}}, "axis_rules.critic.embed"),
+        ({"offload_to_cpu": ("actor", "critic.optimizer")}, "offload_to_cpu: critic.optimizer"),
+    ],
+)
+def test_settings_of_a_role_that_a_run_does_not_have(settings, setting):
+    config = ClusterConfig(**settings)
+    config.check_roles((Role.ACTOR, Role.CRITIC))
+    with pytest.raises(ZootomyError) as error:
+        config.check_roles((Role.ACTOR, Role.ROLLOUT))
+    assert str(error.value) == (
+        f"cluster.{setting} has no effect: this run has no critic, only actor, rollout. Leave it "
+        "out, or choose an algorithm that has one."
+    )
 
 
 def test_sizes_that_do_not_divide_are_filled_up_with_padding():

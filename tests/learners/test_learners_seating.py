@@ -8,6 +8,7 @@ from zootomy.learners import BatchConfig
 from zootomy.learners.run_config import ModelSource, RunConfig
 from zootomy.learners.seating import draw_seats, seat_roles
 from zootomy.learners.sizes import explain_sizes
+from zootomy.models import LoraConfig
 from zootomy.tasks import TaskConfig
 
 # Vocabulary 17 x 32 = 544, tied; a layer: q, o 2 x 32 x 32, k, v 2 x 32 x 16, MLP 3 x 32 x 96,
@@ -35,6 +36,27 @@ def test_colocated_roles_share():
     # Two moments in float32 and a count.
     assert actor.optimizer == 2 * WHOLE + 4
     assert (rollout.params, rollout.shares) == (0, "actor")
+
+
+def test_adapters_wait_on_the_host_and_their_backbone_does_not():
+    run = replace(
+        with_cluster(
+            mesh="data=1", offload_to_cpu=("actor",), role_to_mesh={"rollout": "data=1@1"}
+        ),
+        lora=LoraConfig(rank=2, pattern=r".*\.q_proj"),
+    )
+    chosen = algorithm("grpo", kl_placement="loss")
+    actor, reference, rollout = seat_roles(chosen, run, devices=2)
+    # Two layers of A [32, 2] and B [2, 32].
+    adapters = 2 * (32 * 2 + 2 * 32) * 4
+    assert (actor.params, actor.backbone) == (WHOLE + adapters, WHOLE)
+    assert actor.optimizer == 2 * adapters + 4
+    # The same backbone under adapters of its own.
+    assert (reference.params, reference.shares) == (adapters, "actor")
+    assert (rollout.params, rollout.shares) == (WHOLE + adapters, None)
+    lines = draw_seats([actor, reference]).splitlines()
+    assert lines[2].endswith("uses the actor's arrays, and 1.0 KiB of its own")
+    assert lines[-1].endswith("idle roles on the host: 99.9 KiB")
 
 
 def test_roles_apart_are_drawn():
