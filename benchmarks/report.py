@@ -46,7 +46,7 @@ def table(rows: Sequence[Row]) -> str:
 
 
 def short_table(rows: Sequence[Row]) -> str:
-    """The rows with a target, for a page that has little room."""
+    """The rows in which somebody is compared with, for a page that has little room."""
     lines = ["| measure | V | zootomy | best of the others | ratio |", "|---|---|---|---|---|"]
     for row in rows:
         ratio = row.ratio()
@@ -58,7 +58,7 @@ def short_table(rows: Sequence[Row]) -> str:
         best = pick(known, key=lambda name, known=known: known[name])
         lines.append(
             f"| {row.measure} | {row.vocab:,} | {_value(row, OURS)} | "
-            f"{_value(row, best)} ({_name(best)}) | {ratio:.2f}× |"
+            f"{_number(row.cells[best]['value'], row.unit)} ({_name(best)}) | {ratio:.2f}× |"
         )
     return "\n".join(lines) + "\n"
 
@@ -133,11 +133,14 @@ def _value(row: Row, label: str) -> str:
         return ""
     if "failed" in cell:
         return "–" if cell["failed"] == LEFT_OUT else "failed"
-    value = cell["value"]
     name = f"{_name(label)} " if label in ON_TORCH and label != "torch" else ""
-    if row.unit == "s":
-        return f"{name}{1000 * value:.2f} ms" if value < 0.1 else f"{name}{value:.2f} s"
-    return f"{name}{value:,.0f} {row.unit}"
+    return f"{name}{_number(cell['value'], row.unit)}"
+
+
+def _number(value: float, unit: str) -> str:
+    if unit == "s":
+        return f"{1000 * value:.2f} ms" if value < 0.1 else f"{value:.2f} s"
+    return f"{value:,.0f} {unit}"
 
 
 def _name(label: str) -> str:

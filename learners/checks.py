@@ -10,7 +10,7 @@ from ..registry import slot as find_slot
 from ..rollout import RolloutConfig
 from .algorithm import Algorithm
 from .batch import BatchConfig
-from .contents import asked_inputs
+from .costs import reference_asked_by
 from .validation import DoubtfulChoiceWarning
 from .vocabulary import check_vocabulary
 from .whole import check_fits
@@ -56,18 +56,6 @@ def _check_needs(algorithm: Algorithm) -> None:
             )
 
 
-def _asks(algorithm: Algorithm) -> str:
-    """What of an algorithm needs the reference."""
-    if algorithm.kl_placement != "none":
-        return f"kl_placement {algorithm.kl_placement!r}"
-    asking = [
-        f"{slot} {spec.name!r}"
-        for slot, spec in algorithm.specs()
-        if "reference" in describe(slot, spec.name).needs or "ref_logp" in asked_inputs(slot, spec)
-    ]
-    return ", ".join(asking)
-
-
 def check_run(
     algorithm: Algorithm, cluster: Cluster, rollout: RolloutConfig, batch: BatchConfig
 ) -> None:
@@ -84,9 +72,10 @@ def check_run(
     _check_needs(algorithm)
     check_vocabulary(algorithm)
     if "reference" in algorithm.needs and Role.REFERENCE not in cluster.roles:
+        asking = ", ".join(reference_asked_by(algorithm))
         raise ZootomyError(
-            f"Algorithm {algorithm.name!r} needs a reference, because of {_asks(algorithm)}, and "
-            f"the cluster has none. Give the cluster reference='snapshot', or drop what needs it."
+            f"Algorithm {algorithm.name!r} needs a reference, because of {asking}, and the cluster "
+            f"has none. Give the cluster reference='snapshot', or drop what needs it."
         )
     if algorithm.value_loss is not None and Role.CRITIC not in cluster.roles:
         raise ZootomyError(

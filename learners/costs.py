@@ -57,7 +57,9 @@ def cost(algorithm: Algorithm) -> Cost:
     else:
         passes["old_logp"] = "none with one update a step; one of the policy with several"
     if "reference" in algorithm.needs:
-        passes["reference"] = f"one of the frozen policy, for {', '.join(_reference(algorithm))}"
+        passes["reference"] = (
+            f"one of the frozen policy, for {', '.join(reference_asked_by(algorithm))}"
+        )
         memory["reference"] = "the policy's weights as they were at the start"
     _distributions(algorithm, passes, memory)
     if algorithm.value_loss is not None:
@@ -108,7 +110,7 @@ def _distributions(algorithm: Algorithm, passes: dict[str, str], memory: dict[st
         memory["distributions"] = "only of a chunk of tokens at a time"
 
 
-def _reference(algorithm: Algorithm) -> list[str]:
+def reference_asked_by(algorithm: Algorithm) -> list[str]:
     """What needs the reference."""
     asking = []
     if algorithm.kl_placement != "none":

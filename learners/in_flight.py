@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import io
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
@@ -14,26 +14,17 @@ import numpy as np
 from ..rollout import Completion
 from .collect import Collected, Group
 
-# What of a group is an array of its own.
-_GROUP_ARRAYS = ("rewards", "valid", "components")
-
 
 def pack_batch(batch: Collected) -> dict[str, Any]:
     """A batch as data that JSON can hold; arrays are one text, the base64 of an npz file."""
     arrays: dict[str, np.ndarray] = {}
     groups = []
     for g, group in enumerate(batch.sampled):
-        for name in _GROUP_ARRAYS:
-            arrays[f"{g}.{name}"] = np.asarray(vars(group)[name])
         completions = [
             _plain(vars(completion), f"{g}.{n}", arrays)
             for n, completion in enumerate(group.completions)
         ]
-        rest = {
-            name: value
-            for name, value in vars(group).items()
-            if name not in (*_GROUP_ARRAYS, "completions")
-        }
+        rest = {name: value for name, value in vars(group).items() if name != "completions"}
         groups.append({**_plain(rest, str(g), arrays), "completions": completions})
     numbers = {id(group): g for g, group in enumerate(batch.sampled)}
     file = io.BytesIO()
@@ -78,11 +69,18 @@ def _plain(values: Mapping[str, Any], prefix: str, arrays: dict[str, np.ndarray]
     for name, value in values.items():
         if isinstance(value, np.ndarray | float | np.generic):
             arrays[f"{prefix}.{name}"] = np.asarray(value)
+        elif _holds_arrays(value):
+            arrays |= {f"{prefix}.{name}.{i}": one for i, one in enumerate(value)}
+            plain[name] = {"arrays": len(value)}
         elif isinstance(value, tuple):
             plain[name] = list(value)
         else:
             plain[name] = value
     return plain
+
+
+def _holds_arrays(value: Any) -> bool:
+    return isinstance(value, list | tuple) and any(isinstance(one, np.ndarray) for one in value)
 
 
 def _whole(
@@ -93,8 +91,9 @@ def _whole(
     for entry in fields(kind):
         if entry.name in plain:
             value = plain[entry.name]
-            listed = isinstance(value, Sequence) and not isinstance(value, str)
-            found[entry.name] = tuple(value) if listed else value
+            if isinstance(value, Mapping):
+                value = [arrays[f"{prefix}.{entry.name}.{i}"] for i in range(value["arrays"])]
+            found[entry.name] = tuple(value) if isinstance(value, list) else value
         elif f"{prefix}.{entry.name}" in arrays:
             value = arrays[f"{prefix}.{entry.name}"]
             found[entry.name] = value if value.ndim else value.item()

@@ -25,22 +25,30 @@ from ..tasks import Task, make_task
 from .algorithm import Algorithm
 from .compilation import compilations_told, keep_compilations
 from .evaluation import check_prompts, evaluate
-from .folder import CONFIG_FILE, prepare_folder
 from .learner import Learner
 from .loop import Loop
 from .mismatch import recommend_correction
 from .run_config import RunConfig, read_yaml, without_engine
 from .run_folder import (
+    CONFIG_FILE,
     MODEL_FOLDER,
     PLOT_FILE,
     keep_backbone,
     kept_backbone,
     open_checkpoints,
+    prepare_folder,
     save_policy,
     starting_point,
 )
 from .seeds import derive_seed
-from .sources import make_critic, make_reference, make_reward_model, reading, roles_of
+from .sources import (
+    make_critic,
+    make_reference,
+    make_reward_model,
+    model_options,
+    reading,
+    roles_of,
+)
 from .telemetry import Telemetry
 from .warmup import warm_up
 
@@ -119,7 +127,7 @@ def train(
             model = _warm_up(model, task, config, screen)
         if config.lora.rank:
             if start is not None:
-                model = kept_backbone(folder, config.model) or model
+                model = kept_backbone(folder, config) or model
             elif config.warmup.steps or not config.model.path:
                 keep_backbone(folder, model, config.model)
         screen.status("building the models")
@@ -149,30 +157,16 @@ def build_model(config: RunConfig, task: Task) -> Decoder:
     Raises:
         ZootomyError: if the model cannot be read, or the tokenizer has more tokens than it.
     """
-    source, place = config.model, config.cluster.placement(Role.ACTOR).parameter
-    compiled = {
-        "remat": source.remat,
-        "layers": source.layers,
-        "attention": source.attention,
-    }
+    source, options = config.model, model_options(config, Role.ACTOR)
     if source.path:
         with reading("model.path"):
-            model = load_model(
-                source.path,
-                dtype=source.dtype,
-                param_dtype=source.param_dtype,
-                place=place,
-                **compiled,
-            )
+            model = load_model(source.path, **options)
     else:
         model = make_model(
             source.preset,
             seed=derive_seed(config.seed, "model"),
             vocab_size=task.tokenizer.vocab_size,
-            dtype=source.dtype,
-            param_dtype=source.param_dtype,
-            place=place,
-            **compiled,
+            **options,
         )
     if task.tokenizer.vocab_size > model.config.vocab_size:
         raise ZootomyError(

@@ -1,10 +1,10 @@
-"""What a run folder holds beside its log: checkpoints, the policy, what is under its adapters."""
+"""A run folder: made or checked, and what it holds beside its log."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from ..clusters import Checkpoints, nothing_whole
+from ..clusters import Checkpoints, Role, nothing_whole
 from ..models import (
     Decoder,
     has_adapters,
@@ -13,14 +13,55 @@ from ..models import (
     save_adapters,
     save_model,
 )
+from ..monitor.log import METRICS_FILE
 from ..registry import ZootomyError
-from .run_config import CheckpointConfig, ModelSource
+from .algorithm import Algorithm
+from .difference import plain_differences
+from .run_config import (
+    CheckpointConfig,
+    ModelSource,
+    RunConfig,
+    read_yaml,
+    to_plain,
+    write_yaml,
+)
+from .sources import model_options
 
+CONFIG_FILE = "run.yaml"
 PLOT_FILE = "curves.png"
 CHECKPOINT_FOLDER = "checkpoints"
 MODEL_FOLDER = "model"
 ADAPTER_FOLDER = "adapter"
 BACKBONE_FOLDER = "backbone"
+
+
+def prepare_folder(folder: Path, algorithm: Algorithm, config: RunConfig, resume: bool) -> None:
+    """Make the run folder, or check that the run in it is this one.
+
+    What was refused before its first evaluation is no run: put right, it may begin there again.
+    """
+    file, log = folder / CONFIG_FILE, folder / METRICS_FILE
+    begun = file.is_file() and log.is_file() and log.stat().st_size > 0
+    if begun and not resume:
+        raise ZootomyError(
+            f"{str(folder)!r} holds a run already. Pass --resume to go on with it, or choose "
+            f"another folder."
+        )
+    if resume and not file.is_file():
+        raise ZootomyError(
+            f"There is no run to resume in {str(folder)!r}: it has no {CONFIG_FILE}."
+        )
+    if resume:
+        _check_same_run(file, algorithm, config)
+        return
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_yaml(file, algorithm, config)
+    except OSError as error:
+        raise ZootomyError(
+            f"The run folder {str(folder)!r} cannot be written to: {error.strerror}. Set folder "
+            f"to another one."
+        ) from error
 
 
 def open_checkpoints(folder: Path, config: CheckpointConfig) -> Checkpoints:
@@ -73,16 +114,27 @@ def keep_backbone(folder: Path, model: Decoder, source: ModelSource) -> None:
     save_model(model, folder / BACKBONE_FOLDER, companions=source.path or None, overwrite=True)
 
 
-def kept_backbone(folder: Path, source: ModelSource) -> Decoder | None:
+def kept_backbone(folder: Path, config: RunConfig) -> Decoder | None:
     """What `keep_backbone` wrote; None if it wrote nothing."""
     path = folder / BACKBONE_FOLDER
-    if not path.is_dir():
-        return None
-    return load_model(
-        path,
-        dtype=source.dtype,
-        param_dtype=source.param_dtype,
-        remat=source.remat,
-        layers=source.layers,
-        attention=source.attention,
-    )
+    return load_model(path, **model_options(config, Role.ACTOR)) if path.is_dir() else None
+
+
+def _check_same_run(file: Path, algorithm: Algorithm, config: RunConfig) -> None:
+    """Refuse to resume with other settings than the run began with; more steps are fine."""
+    old_algorithm, old = read_yaml(file)
+    if old_algorithm != algorithm:
+        raise ZootomyError(
+            f"The run in {str(file.parent)!r} has another algorithm:\n"
+            f"{old_algorithm.diff(algorithm)}Resume it as it is, or start a new folder."
+        )
+    before, now = to_plain(old), to_plain(config)
+    for free in ("steps", "checkpoint", "telemetry", "samples", "folder"):
+        del before[free], now[free]
+    changed = plain_differences(before, now)
+    if changed:
+        listing = "".join(f"  {line}\n" for line in changed)
+        raise ZootomyError(
+            f"The run in {str(file.parent)!r} has other settings (its own → given):\n{listing}"
+            f"Resume it as it is, or start a new folder."
+        )

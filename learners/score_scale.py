@@ -30,11 +30,6 @@ class Scaling(NamedTuple):
     normalize: bool
     clip: float | None
 
-    @property
-    def changes(self) -> bool:
-        """Whether it does anything."""
-        return self.normalize or self.clip is not None
-
 
 def see_scores(
     collected: Collected, scalings: Sequence[Scaling], moments: Sequence[RunningMoments]
@@ -69,8 +64,7 @@ def scale_scores(
         moments: of all raw scores, this batch's too.
     """
     for scaling, seen in zip(scalings, moments, strict=True):
-        if scaling.changes:
-            collected = _scaled(collected, scaling, float(seen.mean), float(seen.std))
+        collected = _scaled(collected, scaling, float(seen.mean), float(seen.std))
     return collected
 
 
@@ -106,7 +100,7 @@ def check_scalings(algorithm: Algorithm, scalings: Sequence[Scaling]) -> None:
     Raises:
         ZootomyError: for an algorithm that compares with the reward of a greedy completion.
     """
-    if "greedy_baseline" in algorithm.needs and any(scaling.changes for scaling in scalings):
+    if "greedy_baseline" in algorithm.needs and scalings:
         raise ZootomyError(
             f"Algorithm {algorithm.name!r} subtracts the reward of a greedy completion, which has "
             "the reward model's raw score. Set reward_model.normalize to false and "

@@ -58,7 +58,7 @@ def make_reference(
     if not path:
         return "snapshot"
     with reading("reference.path"):
-        return load_model(path, **_options(config, Role.REFERENCE))
+        return load_model(path, **model_options(config, Role.REFERENCE))
 
 
 def make_critic(algorithm: Algorithm, config: RunConfig, policy: Decoder) -> ValueModel | None:
@@ -79,9 +79,7 @@ def make_critic(algorithm: Algorithm, config: RunConfig, policy: Decoder) -> Val
         seed = derive_seed(config.seed, "critic")
         return ValueModel.from_decoder(policy, rngs=nnx.Rngs(seed))
     with reading("critic.path"):
-        return load_scalar_model(
-            path, ValueModel, remat=config.model.remat, **_options(config, Role.CRITIC)
-        )
+        return load_scalar_model(path, ValueModel, **model_options(config, Role.CRITIC))
 
 
 def make_reward_model(config: RunConfig) -> RewardModel | None:
@@ -93,15 +91,16 @@ def make_reward_model(config: RunConfig) -> RewardModel | None:
     if not config.reward_model.path:
         return None
     with reading("reward_model.path"):
-        return load_scalar_model(config.reward_model.path, **_options(config, Role.REWARD))
+        return load_scalar_model(config.reward_model.path, **model_options(config, Role.REWARD))
 
 
-def _options(config: RunConfig, role: Role) -> dict[str, Any]:
-    """How a model is stored and computed, and where its parameters are made."""
+def model_options(config: RunConfig, role: Role) -> dict[str, Any]:
+    """How a role's model is stored and computed, and where its parameters are made."""
     source = config.model
     return {
         "dtype": source.dtype,
         "param_dtype": source.param_dtype,
+        "remat": source.remat,
         "layers": source.layers,
         "attention": source.attention,
         "place": config.cluster.placement(role).parameter,

@@ -6,7 +6,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,10 +31,11 @@ class Trace:
         path: Path,
         *,
         resume: bool = False,
-        wall: Any = time.time,
-        clock: Any = time.perf_counter,
+        wall: Callable[[], float] = time.time,
+        clock: Callable[[], float] = time.perf_counter,
     ):
         path.parent.mkdir(parents=True, exist_ok=True)
+        self._clock = clock
         self._epoch = wall() - clock()
         self._lock = threading.Lock()
         self._waiting: list[dict[str, Any]] = []
@@ -78,7 +79,7 @@ class Trace:
             values: one number a curve.
         """
         with self._lock:
-            now = round((self._epoch + time.perf_counter()) * 1e6)
+            now = round((self._epoch + self._clock()) * 1e6)
             self._waiting.append(
                 {"name": name, "ph": "C", "ts": now, "pid": os.getpid(), "args": dict(values)}
             )

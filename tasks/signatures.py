@@ -7,10 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .types import Prompt, RewardFunction, TaskError
+from .types import OPTIONAL, Prompt, RewardFunction, TaskError
 
-# What reaches a function only if it names it: `**kwargs` is for columns.
-OPTIONAL = ("step", "tokens", "turns")
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
@@ -31,9 +29,11 @@ class Arguments:
         named: dict[str, Any] = {name: list(values) for name, values in self.columns.items()}
         named["prompts"] = list(self.prompts)
         named["completions"] = list(self.completions)
-        for name in OPTIONAL:
-            if self.__dict__[name] is not None:
-                named[name] = self.step if name == "step" else list(self.__dict__[name])
+        if self.step is not None:
+            named["step"] = self.step
+        for name, values in (("tokens", self.tokens), ("turns", self.turns)):
+            if values is not None:
+                named[name] = list(values)
         return named
 
 

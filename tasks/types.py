@@ -12,7 +12,10 @@ from ..registry import ZootomyError
 Prompt = str | list[dict[str, Any]]
 """Plain text, or chat messages `[{"role": ..., "content": ...}, ...]`."""
 
-RESERVED = ("prompts", "completions", "step", "tokens", "turns")
+OPTIONAL = ("step", "tokens", "turns")
+"""What reaches a reward function only if it names it: `**kwargs` is for columns."""
+
+RESERVED = ("prompts", "completions", *OPTIONAL)
 """Arguments a reward function gets from the library; no column may carry these names."""
 
 Per = Literal["completion", "token", "turn"]
@@ -112,7 +115,6 @@ class RewardFunction:
             raise TaskError(
                 f"Reward function {self.name!r} has weight {self.weight!r}; give a finite number."
             )
-
         if self.per not in get_args(Per):
             raise TaskError(
                 f"Reward function {self.name!r}: per must be {' or '.join(get_args(Per))}, got "

@@ -1,6 +1,7 @@
 """`zootomy bench`."""
 
 from zootomy import cli
+from zootomy.commands import benchmarks
 
 
 def test_an_unknown_section_is_a_sentence(capfd):
@@ -19,7 +20,7 @@ def test_an_unknown_peer_is_a_sentence(capfd):
 
 
 def test_an_installed_package_has_no_benchmarks(capsys, monkeypatch, tmp_path):
-    monkeypatch.setattr(cli, "__file__", str(tmp_path / "cli.py"))
+    monkeypatch.setattr(benchmarks, "SCRIPT", tmp_path / "bench.py")
     assert cli.main(["bench"]) == 2
     assert capsys.readouterr().err == (
         "error: The benchmarks are in the repository and not in an installed package. Clone it, "

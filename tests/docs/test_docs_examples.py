@@ -11,7 +11,7 @@ from zootomy.cli import main
 PAGES = [page for page in (ROOT / "docs").rglob("*.md") if page.name != "extending.md"]
 PAGES += [page for page in [ROOT / "README.md"] if page.is_file()]
 WITH_PYTHON = sorted(page for page in PAGES if fences(page, "python"))
-LOOKING = ("list", "show", "diff", "find")
+LOOKING = ("list", "show", "show-cluster", "diff", "find")
 
 
 def name(page: Path) -> str:

@@ -4,6 +4,7 @@ import json
 import threading
 import time
 from collections import Counter
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -116,6 +117,9 @@ def make_group(example, baseline=None):
 
 def test_a_batch_comes_back_bit_for_bit():
     sampled = [make_group(0), make_group(1, float("nan")), make_group(2, 1 / 3)]
+    # Rewards of single tokens, an array a completion, of other lengths.
+    parts = (np.float32([1 / 3]), np.float32([0.1, -0.1]))
+    sampled[0] = replace(sampled[0], token_rewards=parts)
     # The second does not teach: a copy of the third stands in for it.
     batch = Collected([sampled[0], sampled[2], sampled[2]], 5, sampled, 1, Counter(score=2))
     data = json.loads(json.dumps(pack_batch(batch), allow_nan=False))
@@ -126,6 +130,7 @@ def test_a_batch_comes_back_bit_for_bit():
         assert ours.prompt == theirs.prompt
         assert (ours.example, ours.teaches, ours.scale) == (theirs.example, theirs.teaches, 0.1)
         np.testing.assert_equal(ours.baseline, theirs.baseline)
+        np.testing.assert_equal(ours.token_rewards, theirs.token_rewards)
         for name in ("rewards", "valid", "components"):
             one, other = vars(ours)[name], vars(theirs)[name]
             assert one.dtype == other.dtype

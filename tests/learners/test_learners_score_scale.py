@@ -52,9 +52,3 @@ def test_a_clip_alone_and_after_the_scale():
     both = Scaling(component=1, weight=0.5, normalize=True, clip=0.5)
     batch, _ = run(collected(), both)
     assert batch.sampled[0].components[1].tolist() == [-0.5, 0.0]
-
-
-def test_nothing_is_done_where_nothing_is_asked():
-    batch = collected()
-    same, _ = run(batch, Scaling(1, 0.5, False, None))
-    assert same is batch

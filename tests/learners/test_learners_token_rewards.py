@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from tiny_run import share
+import tiny_run
 from zootomy import ZootomyError, algorithm, block
 from zootomy.learners import DoubtfulChoiceWarning
 from zootomy.rollout import Completion
@@ -36,8 +36,6 @@ class TwoTurns:
 
 def made(digits, returned, per, name="dr_grpo", turns=TURNS, **changes):
     """`(rollouts, experience)` of a learner's step on the two completions."""
-    import tiny_run
-
     rewards = (RewardFunction("parts", lambda prompts, completions: returned, per=per),)
     learner = tiny_run.make_learner(
         digits, lambda vocab: TwoTurns(vocab, turns), algorithm(name, **changes),
@@ -97,8 +95,6 @@ def test_what_a_chain_changes_it_changes_on_the_last_action(digits):
 
 
 def test_other_functions_rewards_stand_on_the_last_action(digits):
-    import tiny_run
-
     rewards = (
         RewardFunction("parts", lambda p, c: [[1.0, 0.0, 0.0], [0.0, 0.0]], per="token"),
         RewardFunction("whole", lambda p, c: [4.0, 2.0]),
@@ -112,9 +108,7 @@ def test_other_functions_rewards_stand_on_the_last_action(digits):
 
 
 def test_a_chain_that_divides_is_doubtful(digits):
-    import tiny_run
-
-    rewards = (RewardFunction("parts", share, per="token"),)
+    rewards = (RewardFunction("parts", tiny_run.share, per="token"),)
     with pytest.warns(DoubtfulChoiceWarning, match=r"'group_norm' changes the unit of a compl"):
         tiny_run.make_learner(digits, TwoTurns, algorithm("grpo"), rewards=rewards)
 

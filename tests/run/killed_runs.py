@@ -58,10 +58,10 @@ def wait_for(process, until):
 
 def main():
     file, folder, kills, seed = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
-    import zootomy.cli
+    import zootomy.learners.compilation
     import zootomy.learners.run
 
-    zootomy.cli.keep_compilations()
+    zootomy.learners.compilation.keep_compilations()
     rng = random.Random(seed)
     tally = {"kills": 0, "while_saving": 0, "found": []}
     drafts = folder / "checkpoints" / "unfinished"

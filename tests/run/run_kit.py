@@ -4,11 +4,13 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pytest
 import zootomy as z
 from rich.console import Console
 from safetensors.numpy import load_file
 from zootomy.clusters import ClusterConfig, OptimizerConfig
-from zootomy.learners import BatchConfig, EvaluationConfig, WarmupConfig
+from zootomy.learners import Algorithm, BatchConfig, EvaluationConfig, Learner, WarmupConfig
+from zootomy.learners.run import train
 from zootomy.learners.run_config import CheckpointConfig, ModelSource, RunConfig
 from zootomy.tasks import TaskConfig
 
@@ -50,3 +52,26 @@ def log(folder: Path) -> list[dict]:
         {k: v for k, v in line.items() if not k.startswith("time") and k != "tokens_per_second"}
         for line in lines
     ]
+
+
+def train_interrupted(algorithm: Algorithm, given: RunConfig, after: int) -> None:
+    """A run that Ctrl-C ends between two steps, with nothing saved but what was due."""
+    step = Learner.step
+
+    def stops(self):
+        if self.steps_done == after:
+            raise KeyboardInterrupt
+        return step(self)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Learner, "step", stops)
+        with pytest.raises(KeyboardInterrupt):
+            train(algorithm, given, console=QUIET)
+
+
+def assert_same_weights(folder: Path, other: Path) -> None:
+    """Two runs ended with the same weights, bit for bit."""
+    ours, theirs = weights(folder), weights(other)
+    assert ours.keys() == theirs.keys()
+    for name, array in theirs.items():
+        np.testing.assert_array_equal(ours[name], array, err_msg=name)

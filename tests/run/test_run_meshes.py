@@ -1,16 +1,14 @@
 """Runs on meshes: sampling beside learning, resumed bit for bit, and the same on one device."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import zootomy as z
-from rich.console import Console
-from safetensors.numpy import load_file
+from run_kit import QUIET, assert_same_weights, log, train_interrupted, weights
 from zootomy.clusters import ClusterConfig, OptimizerConfig
-from zootomy.learners import BatchConfig, DoubtfulChoiceWarning, EvaluationConfig, Learner
+from zootomy.learners import BatchConfig, DoubtfulChoiceWarning, EvaluationConfig
 from zootomy.learners.checks import check_options
 from zootomy.learners.run import build_model, train
 from zootomy.learners.run_config import (
@@ -24,7 +22,6 @@ from zootomy.learners.run_config import (
 from zootomy.models import make_model, save_model
 from zootomy.tasks import TaskConfig, make_task
 
-QUIET = Console(quiet=True)
 APART = ClusterConfig(
     mesh="fsdp=2", role_to_mesh={"rollout": "data=1@2", "reference": "tensor=2@4"},
     axis_rules={"vocab": "none"}, micro_rows=4,
@@ -50,16 +47,6 @@ def config(folder: Path, **changes) -> RunConfig:
     return replace(given, **changes)
 
 
-def weights(folder: Path) -> dict[str, np.ndarray]:
-    return load_file(folder / "model" / "model.safetensors")
-
-
-def log(folder: Path) -> list[dict]:
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    clock = ("time", "tokens_per_second")
-    return [{k: v for k, v in line.items() if not k.startswith(clock)} for line in lines]
-
-
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory):
     folder = tmp_path_factory.mktemp("apart")
@@ -67,22 +54,10 @@ def uninterrupted(tmp_path_factory):
     return folder
 
 
-def test_one_step_off_is_resumed_bit_for_bit(uninterrupted, tmp_path, monkeypatch):
-    step = Learner.step
-
-    def stops(self):
-        if self.steps_done == 3:
-            raise KeyboardInterrupt
-        return step(self)
-
-    monkeypatch.setattr(Learner, "step", stops)
-    with pytest.raises(KeyboardInterrupt):
-        train(ALGORITHM, config(tmp_path), console=QUIET)
-    monkeypatch.setattr(Learner, "step", step)
+def test_one_step_off_is_resumed_bit_for_bit(uninterrupted, tmp_path):
+    train_interrupted(ALGORITHM, config(tmp_path), after=3)
     train(ALGORITHM, config(tmp_path), resume=True, console=QUIET)
-    want, got = weights(uninterrupted), weights(tmp_path)
-    for name, array in want.items():
-        np.testing.assert_array_equal(got[name], array, err_msg=name)
+    assert_same_weights(tmp_path, uninterrupted)
     assert log(tmp_path) == log(uninterrupted)
 
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import zootomy as z
 from flax import nnx
-from run_kit import ALGORITHM, QUIET, config, log, weights
-from zootomy.learners import Learner, WarmupConfig
+from run_kit import ALGORITHM, QUIET, assert_same_weights, config, log, train_interrupted, weights
+from zootomy.learners import WarmupConfig
 from zootomy.learners.run import train
 from zootomy.learners.run_config import (
     CheckpointConfig,
@@ -35,27 +35,10 @@ from zootomy.models import (
 )
 
 
-def test_a_resumed_run_ends_bit_for_bit_as_the_uninterrupted_one(
-    uninterrupted, tmp_path, monkeypatch
-):
-    step, interrupted_at = Learner.step, 4
-
-    def stops(self):
-        if self.steps_done == interrupted_at:
-            raise KeyboardInterrupt
-        return step(self)
-
-    monkeypatch.setattr(Learner, "step", stops)
-    with pytest.raises(KeyboardInterrupt):
-        train(ALGORITHM, config(tmp_path), console=QUIET)
-    monkeypatch.setattr(Learner, "step", step)
+def test_a_resumed_run_ends_bit_for_bit_as_the_uninterrupted_one(uninterrupted, tmp_path):
+    train_interrupted(ALGORITHM, config(tmp_path), after=4)
     train(ALGORITHM, config(tmp_path), resume=True, console=QUIET)
-
-    want = weights(uninterrupted)
-    got = weights(tmp_path)
-    assert want.keys() == got.keys()
-    for name, array in want.items():
-        np.testing.assert_array_equal(got[name], array, err_msg=name)
+    assert_same_weights(tmp_path, uninterrupted)
     # The log reads as if nothing had happened: same batches, same controller, no step twice.
     assert log(tmp_path) == log(uninterrupted)
 
@@ -169,24 +152,14 @@ def test_adapters_leave_a_peft_folder_and_a_merged_one_and_go_on(tmp_path, monke
         )
 
     train(z.algorithm("grpo"), adapted(tmp_path / "whole"), console=QUIET)
-    step = Learner.step
-
-    def stops(self):
-        if self.steps_done == 1:
-            raise KeyboardInterrupt
-        return step(self)
+    train_interrupted(z.algorithm("grpo"), adapted(tmp_path / "cut"), after=1)
 
     def twice(*_, **__):
         raise AssertionError("the warm-up ran again")
 
-    monkeypatch.setattr(Learner, "step", stops)
-    with pytest.raises(KeyboardInterrupt):
-        train(z.algorithm("grpo"), adapted(tmp_path / "cut"), console=QUIET)
-    monkeypatch.setattr(Learner, "step", step)
     monkeypatch.setattr("zootomy.learners.run.warm_up", twice)
     train(z.algorithm("grpo"), adapted(tmp_path / "cut"), resume=True, console=QUIET)
-    for name, array in weights(tmp_path / "whole").items():
-        np.testing.assert_array_equal(weights(tmp_path / "cut")[name], array, err_msg=name)
+    assert_same_weights(tmp_path / "cut", tmp_path / "whole")
     # The backbone with the adapters is what the merged folder holds.
     backbone = load_model(tmp_path / "cut" / "backbone")
     folder = tmp_path / "cut" / "adapter"

@@ -4,10 +4,10 @@ import os
 import signal
 import threading
 
-import numpy as np
 import pytest
 import zootomy as z
-from run_kit import ALGORITHM, QUIET, config, log, weights
+from rich.console import Console
+from run_kit import ALGORITHM, QUIET, assert_same_weights, config, log, train_interrupted
 from zootomy.cli import SAVED, main
 from zootomy.learners import Learner
 from zootomy.learners.run import train
@@ -35,8 +35,7 @@ def test_a_signal_saves_and_the_resumed_run_is_the_uninterrupted_one(
     assert signal.getsignal(number) == before
     monkeypatch.setattr(Learner, "step", step)
     train(ALGORITHM, config(tmp_path), resume=True, console=QUIET)
-    for name, array in weights(uninterrupted).items():
-        np.testing.assert_array_equal(weights(tmp_path)[name], array, err_msg=name)
+    assert_same_weights(tmp_path, uninterrupted)
     assert log(tmp_path) == log(uninterrupted)
 
 
@@ -66,7 +65,7 @@ def test_the_exit_code_says_that_the_run_is_saved(monkeypatch, capsys):
     def stops(*_, **__):
         raise RunStopped("SIGTERM", 7, "runs/x")
 
-    monkeypatch.setattr("zootomy.cli._run", stops)
+    monkeypatch.setattr("zootomy.commands.training._run", stops)
     assert main(["train"]) == SAVED == 75
     assert capsys.readouterr().err == (
         "SIGTERM: stopped after step 7, which is saved in 'runs/x'. Go on with --resume.\n"
@@ -74,21 +73,9 @@ def test_the_exit_code_says_that_the_run_is_saved(monkeypatch, capsys):
 
 
 def test_a_damaged_newest_checkpoint_is_set_aside_and_the_run_ends_the_same(
-    uninterrupted, tmp_path, monkeypatch
+    uninterrupted, tmp_path
 ):
-    from rich.console import Console
-
-    step = Learner.step
-
-    def stops(self):
-        if self.steps_done == 4:
-            raise KeyboardInterrupt
-        return step(self)
-
-    monkeypatch.setattr(Learner, "step", stops)
-    with pytest.raises(KeyboardInterrupt):
-        train(ALGORITHM, config(tmp_path), console=QUIET)
-    monkeypatch.setattr(Learner, "step", step)
+    train_interrupted(ALGORITHM, config(tmp_path), after=4)
     (tmp_path / "checkpoints" / "4" / "record" / "metadata").write_text("{}")
     said = Console(record=True, quiet=False, file=open(os.devnull, "w"), width=200)  # noqa: SIM115
     train(ALGORITHM, config(tmp_path), resume=True, console=said)
@@ -99,8 +86,7 @@ def test_a_damaged_newest_checkpoint_is_set_aside_and_the_run_ends_the_same(
     )
     assert "it is now 4.damaged, and the run goes on from step 2" in text
     assert (tmp_path / "checkpoints" / "4.damaged").is_dir()
-    for name, array in weights(uninterrupted).items():
-        np.testing.assert_array_equal(weights(tmp_path)[name], array, err_msg=name)
+    assert_same_weights(tmp_path, uninterrupted)
     for seal in (tmp_path / "checkpoints").glob("*/checksums.json"):
         seal.unlink()
     with pytest.raises(

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from zootomy.tasks import RewardFunction, TaskError, score
+from zootomy.tasks import RewardFunction, TaskError, reward_function, score
 
 PROMPTS, TEXTS = ["a", "b"], ["xyz", "u"]
 TOKENS = [[5, 6, 7, 1], [8, 1]]
@@ -138,8 +138,6 @@ def test_an_unknown_part():
 
 
 def test_the_decorator_takes_it():
-    from zootomy.tasks import reward_function
-
     @reward_function(per="turn", weight=2.0)
     def f(prompts, completions):
         return []

@@ -1,0 +1,19 @@
+"""The commands of the command line, a subject a file; `cli.py` puts them together."""
+
+from .asking import diff, find, list_names, show
+from .benchmarks import bench, bench_from
+from .runs import evaluate_run, show_cluster
+from .training import train, train_from
+
+__all__ = [
+    "bench",
+    "bench_from",
+    "diff",
+    "evaluate_run",
+    "find",
+    "list_names",
+    "show",
+    "show_cluster",
+    "train",
+    "train_from",
+]
