@@ -11,6 +11,7 @@ from .config import RolloutConfig, fit_prompts
 from .types import Request, SamplingParams, whole_number
 
 CLOSED = "the engine is closed; make a new one"
+OWN_NOISE = 0x5EED  # parts the noise of calls without a seed from that of calls with one
 SEED = "an integer >= 0, or None"
 
 

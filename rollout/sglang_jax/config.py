@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
-from ..knobs import choice, mapping, share, whole
+from ..knobs import LoadFormat, choice, load_format, mapping, share, whole
 
 SglangDtype = Literal["model", "float32", "bfloat16"]
-LoadFormat = Literal["dummy", "auto"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +68,7 @@ class SglangJaxConfig:
     def __post_init__(self) -> None:
         at = "rollout.sglang_jax."
         choice(f"{at}dtype", self.dtype, get_args(SglangDtype))
-        choice(f"{at}load_format", self.load_format, get_args(LoadFormat))
+        load_format(at, self.load_format, self.model)
         for name in (
             "context_length", "max_total_tokens", "page_size", "tensor_parallel", "data_parallel"
         ):  # fmt: skip

@@ -20,17 +20,15 @@ from flax import nnx
 
 from ...models import ModelConfig, config_fields
 from ...registry import ZootomyError
-from ..checks import CLOSED, SEED, check_positions, check_requests, completion_seed
+from ..checks import CLOSED, OWN_NOISE, SEED, check_positions, check_requests, completion_seed
 from ..config import RolloutConfig
 from ..extras import import_extra
 from ..types import Completion, Request, SamplingParams, StopReason, Weights, whole_number
-from ..vllm.weights import check_same
-from ..weights import named_params
+from ..weights import check_same, named_params
 from .arguments import engine_arguments, sampling_arguments
 from .names import engine_arrays
 
 _STOP: dict[str, StopReason] = {"stop": "stop", "length": "length", "abort": "abort"}
-OWN_NOISE = 0x5EED  # parts the noise of calls without a seed from that of calls with one
 SEED_BITS = 31  # its sampling seeds are int32
 
 

@@ -6,7 +6,6 @@ half-way leaves a buffer that no receiver takes, and the version before it in th
 
 from __future__ import annotations
 
-import _posixshmem
 import contextlib
 import mmap
 import os
@@ -56,6 +55,8 @@ class Attached:
     """
 
     def __init__(self, name: str):
+        import _posixshmem  # not on Windows, where this package is to import all the same
+
         handle = _posixshmem.shm_open(f"/{name}", os.O_RDWR, mode=0)
         try:
             self.size = os.fstat(handle).st_size

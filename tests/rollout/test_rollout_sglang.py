@@ -33,8 +33,10 @@ def message(function, *args, **kwargs):
 
 
 def config(**knobs):
+    # Weights are read from a folder only where one is named.
+    folder = {"model": "a_folder"} if knobs.get("load_format") == "auto" else {}
     return RolloutConfig(engine="sglang_jax", max_prompt_tokens=8, max_new_tokens=12, max_slots=4,
-                         sglang_jax=SglangJaxConfig(**knobs))  # fmt: skip
+                         sglang_jax=SglangJaxConfig(**knobs, **folder))  # fmt: skip
 
 
 def arguments(device="cpu", mesh=None, **knobs):
@@ -97,6 +99,9 @@ def test_what_does_not_fit_is_refused(knobs, text):
 
 
 @pytest.mark.parametrize("knobs, text", [
+    ({"load_format": "auto"}, "rollout.sglang_jax.load_format is 'auto', which reads weights from "
+                              "a folder, and rollout.sglang_jax.model is empty; name a folder, or "
+                              "leave load_format 'dummy'"),
     ({"page_size": 0}, "rollout.sglang_jax.page_size is 0; expected an integer >= 1"),
     ({"token_paddings": (4, 0)}, "rollout.sglang_jax.token_paddings[1] is 0; expected an integer "
                                  ">= 1"),
