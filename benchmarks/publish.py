@@ -23,6 +23,10 @@ CURVES = (
     "(images/scaling.png)"
 )
 NOTHING = "No run is kept yet: `make bench ARGS=--publish` keeps one.\n"
+NO_CURVES = (
+    "No curves are kept yet: the run that the tables come from left them out. "
+    "`make bench ARGS=--publish` measures and keeps them.\n"
+)
 
 
 def publish_results(results: Path) -> None:
@@ -50,8 +54,10 @@ def page_blocks() -> dict[str, str]:
     data, found = report.read_data(RESULTS, "machine"), report.read_data(RESULTS, "curves")
     return {
         "machine": report.machine(data) if data else NOTHING,
-        "table": report.table(rows) + _notes(rows) if rows else NOTHING,
-        "curves": f"{CURVES}\n\n{curves.table(found)}" if found else NOTHING,
+        "table": f"{report.extent(rows)}\n\n{report.table(rows)}{_notes(rows)}"
+        if rows
+        else NOTHING,
+        "curves": f"{CURVES}\n\n{curves.table(found)}" if found else NO_CURVES,
         "paper": paper.tables(),
     }
 
@@ -64,7 +70,7 @@ def readme_blocks() -> dict[str, str]:
     if not data or not rows:
         return {"speed": NOTHING}
     where = f"{data['processor']}, {data['cores']} cores, {data['date']}; V is the vocabulary."
-    return {"speed": f"{report.short_table(rows)}\n{where}\n"}
+    return {"speed": f"{report.short_table(rows)}\n{where} {report.extent(rows)}\n"}
 
 
 def filled(text: str, blocks: dict[str, str]) -> str:

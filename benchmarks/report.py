@@ -46,7 +46,7 @@ def table(rows: Sequence[Row]) -> str:
 
 
 def short_table(rows: Sequence[Row]) -> str:
-    """The rows in which somebody is compared with, for a page that has little room."""
+    """The rows that have a ratio, beside the best of the others, for a page with little room."""
     lines = ["| measure | V | zootomy | best of the others | ratio |", "|---|---|---|---|---|"]
     for row in rows:
         ratio = row.ratio()
@@ -58,9 +58,24 @@ def short_table(rows: Sequence[Row]) -> str:
         best = pick(known, key=lambda name, known=known: known[name])
         lines.append(
             f"| {row.measure} | {row.vocab:,} | {_value(row, OURS)} | "
-            f"{_number(row.cells[best]['value'], row.unit)} ({_name(best)}) | {ratio:.2f}× |"
+            f"{_value(row, best)} ({_name(best)}) | {ratio:.2f}× |"
         )
     return "\n".join(lines) + "\n"
+
+
+def extent(rows: Sequence[Row]) -> str:
+    """How often was measured, and with which vocabularies, as a sentence."""
+    counts = {
+        len(cell["all"])
+        for row in rows
+        for label, cell in row.cells.items()
+        if label == OURS and len(cell.get("all", ())) > 1
+    }
+    vocabs = " and ".join(f"{vocab:,}" for vocab in sorted({row.vocab for row in rows}))
+    few, many = min(counts, default=1), max(counts, default=1)
+    rounds = f"{few} rounds" if few == many else f"{few} to {many} rounds"
+    once = "what takes a new process (first steps, memory) was measured once"
+    return f"Medians of {rounds}; {once}. The vocabulary is {vocabs}."
 
 
 def failures(rows: Sequence[Row]) -> list[str]:
@@ -106,7 +121,7 @@ def _line(row: Row) -> str:
     cells = [row.measure, f"{row.vocab:,}", _value(row, OURS)]
     for column in COLUMNS[1:]:
         labels = ON_TORCH if column == "torch" else (column,)
-        cells.append(", ".join(_value(row, one) for one in labels if one in row.cells) or "")
+        cells.append(", ".join(_named(row, one) for one in labels if one in row.cells))
     ratio, share = row.ratio(), row.share()
     cells.append("" if ratio is None else f"{ratio:.2f}×")
     cells.append("; ".join(_target(row, target) for target in row.targets))
@@ -133,14 +148,16 @@ def _value(row: Row, label: str) -> str:
         return ""
     if "failed" in cell:
         return "–" if cell["failed"] == LEFT_OUT else "failed"
-    name = f"{_name(label)} " if label in ON_TORCH and label != "torch" else ""
-    return f"{name}{_number(cell['value'], row.unit)}"
-
-
-def _number(value: float, unit: str) -> str:
-    if unit == "s":
+    value = cell["value"]
+    if row.unit == "s":
         return f"{1000 * value:.2f} ms" if value < 0.1 else f"{value:.2f} s"
-    return f"{value:,.0f} {unit}"
+    return f"{value:,.0f} {row.unit}"
+
+
+def _named(row: Row, label: str) -> str:
+    """A value in a column that several share."""
+    shared = label in ON_TORCH and label != "torch" and row.value(label) is not None
+    return f"{_name(label)} {_value(row, label)}" if shared else _value(row, label)
 
 
 def _name(label: str) -> str:

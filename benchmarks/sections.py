@@ -19,12 +19,7 @@ DEFAULT_CACHE, DEFAULT_ROUNDS = 1024, 2  # Tunix's, in slots; it is slow
 
 def step(bench: Bench, vocab: int) -> list[Row]:
     """The whole GRPO step: the first in a cold process, its memory, and the steps after it."""
-    request = {
-        "do": "grpo_step",
-        "prompts": bench.prompts(vocab),
-        "group": GROUP,
-        "new_tokens": COMPLETION,
-    }
+    request = {"do": "grpo_step", **_sampled(bench, vocab)}
     contestants = {"tunix": "tunix", "trl": "torch"}
     parts = {
         label: _cold(bench, label, name, vocab, request)
@@ -103,12 +98,7 @@ def _cold(
 
 def generation(bench: Bench, vocab: int) -> list[Row]:
     """Completions of one length, from prompts in groups."""
-    request = {
-        "do": "generate",
-        "prompts": bench.prompts(vocab),
-        "group": GROUP,
-        "new_tokens": COMPLETION,
-    }
+    request = {"do": "generate", **_sampled(bench, vocab)}
     columns = [bench.contestant(OURS, OURS, vocab, **request)]
     columns += [
         bench.contestant(label, name, vocab, **request) for label, name in GENERATION.items()
@@ -262,8 +252,7 @@ def train(bench: Bench, vocab: int) -> list[Row]:
 
 def weights(bench: Bench, vocab: int) -> list[Row]:
     """New weights from the trainer into the engine."""
-    prompts = bench.prompts(vocab)
-    ready = {"do": "generate", "prompts": prompts, "group": GROUP, "new_tokens": COMPLETION}
+    ready = {"do": "generate", **_sampled(bench, vocab)}
     names = {OURS: OURS, "tunix": "tunix", "vllm": "vllm"}
     columns = []
     for label, name in names.items():
@@ -275,6 +264,11 @@ def weights(bench: Bench, vocab: int) -> list[Row]:
     found = cells(columns, seconds)
     note = "transformers and TRL generate with the very weights that they train"
     return [Row("weight update into the engine", vocab, "s", False, found, notes=(note,))]
+
+
+def _sampled(bench: Bench, vocab: int) -> dict:
+    """What is sampled where nothing else is said."""
+    return {"prompts": bench.prompts(vocab), "group": GROUP, "new_tokens": COMPLETION}
 
 
 def _try(one: Contestant, child: Child, request: dict) -> None:

@@ -11,6 +11,7 @@ from .config import RolloutConfig, fit_prompts
 from .types import Request, SamplingParams, whole_number
 
 CLOSED = "the engine is closed; make a new one"
+OWN_NOISE = 0x5EED  # parts the noise of calls without a seed from that of calls with one
 SEED = "an integer >= 0, or None"
 
 
@@ -63,8 +64,10 @@ def check_requests(
     return fit_prompts([request.prompt for request in requests], config)
 
 
-def completion_seed(seed: int, request: int, completion: int) -> int:
+def completion_seed(seed: int | Sequence[int], request: int, completion: int) -> int:
     """A seed of 62 bits for one completion, from the call's seed and the two indices alone."""
-    whole_number("seed", seed, 0, SEED)
-    words = np.random.SeedSequence([seed, request, completion]).generate_state(1, np.uint64)
+    parts = [seed] if not isinstance(seed, Sequence) else seed
+    for part in parts:
+        whole_number("seed", part, 0, SEED)
+    words = np.random.SeedSequence([*parts, request, completion]).generate_state(1, np.uint64)
     return int(words[0]) >> 2

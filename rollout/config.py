@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 from ..registry import ZootomyError, unknown_name
+from .knobs import choice
 from .sglang_jax.config import SglangJaxConfig
 from .transfer.config import TransferConfig
 from .types import SamplingParams, whole_number
@@ -72,8 +73,8 @@ class RolloutConfig:
         whole_number("max_slots", self.max_slots, 1, "an integer >= 1")
         whole_number("prefill_tokens", self.prefill_tokens, 1, "an integer >= 1")
         whole_number("seed", self.seed, 0, "an integer >= 0")
-        _choice("overlong_prompts", self.overlong_prompts, get_args(OverlongPrompts))
-        _choice("cache_dtype", self.cache_dtype, get_args(CacheDtype))
+        choice("overlong_prompts", self.overlong_prompts, get_args(OverlongPrompts))
+        choice("cache_dtype", self.cache_dtype, get_args(CacheDtype))
         self.sampling()
 
     @property
@@ -143,9 +144,3 @@ def fit_prompts(
             )
         fitted.append(tuple(prompt[-limit:]))
     return fitted
-
-
-def _choice(name: str, value: object, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        listing = " or ".join(repr(c) for c in choices)
-        raise ZootomyError(f"{name} is {value!r}; expected {listing}")

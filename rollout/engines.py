@@ -7,6 +7,8 @@ from typing import Any
 
 from ..models import Decoder, merge_adapters
 from .config import RolloutConfig, check_engine
+from .extras import check_extra
+from .transfer import check_backend
 from .types import RolloutEngine, Weights
 from .vanilla import VanillaEngine
 
@@ -35,6 +37,7 @@ def make_engine(
     """
     check_engine(config.engine)
     if config.engine == "vanilla":
+        check_backend(config.transfer, other_process=False)
         return VanillaEngine(config, model, version=version)
     # Such an engine is sent whole models, with the adapters in the weights.
     model = merge_adapters(model)
@@ -49,8 +52,6 @@ def check_available(config: RolloutConfig) -> None:
     Raises:
         ZootomyError: naming the extra to install.
     """
-    from .extras import check_extra
-
     check_engine(config.engine)
     packages = {"vllm": "vllm", "sglang_jax": "sgl_jax"}
     if config.engine in packages:
@@ -74,6 +75,7 @@ def _real_engine(
     if config.vllm.server_mode:
         timeout = config.vllm.start_timeout
         return RemoteEngine(config, model.config, dtype, mesh, prepare, timeout)
+    check_backend(config.transfer, other_process=False)
     from .vllm.engine import VllmEngine
 
     return VllmEngine(config, model.config, dtype=dtype, mesh=mesh, prepare=prepare)

@@ -94,12 +94,12 @@ def import_extra(module: str) -> ModuleType:
     except Exception as error:
         raise ZootomyError(
             f"{module} is installed and does not import ({type(error).__name__}: {error}). "
-            f"{EXTRAS[module].hint}{_cause(error)}"
+            f"{EXTRAS[module].hint}{cause(error)}"
         ) from error
 
 
-def _cause(error: Exception) -> str:
-    """What a known failure to import means."""
+def cause(error: BaseException) -> str:
+    """What a known failure to import means, with a blank before it; empty for others."""
     if "torchvision::nms" not in str(error):
         return ""
     return (

@@ -1,19 +1,21 @@
-"""Checks that the configs of the real engines share."""
+"""What the configs of engines and transfers share: checks of a setting."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal, get_args
 
 from ..registry import ZootomyError
+from .types import whole_number
+
+LoadFormat = Literal["dummy", "auto"]
+"""Where a real engine's first weights come from."""
 
 
 def whole(name: str, value: Any, least: int) -> None:
     """Refuse what is no integer of at least `least`; None passes."""
-    if value is None:
-        return
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ZootomyError(f"{name} is {value!r}; expected an integer >= {least}")
+    if value is not None:
+        whole_number(name, value, least, f"an integer >= {least}")
 
 
 def share(name: str, value: Any) -> None:
@@ -28,6 +30,22 @@ def choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
     """Refuse what is none of the choices."""
     if value not in choices:
         raise ZootomyError(f"{name} is {value!r}; expected {' or '.join(map(repr, choices))}")
+
+
+def load_format(at: str, value: Any, model: str) -> None:
+    """Refuse an unknown one, and one that reads weights where no folder is named.
+
+    Args:
+        at: where the settings stand, with a dot at the end.
+        value: the load format.
+        model: the engine's folder.
+    """
+    choice(f"{at}load_format", value, get_args(LoadFormat))
+    if value == "auto" and not model:
+        raise ZootomyError(
+            f"{at}load_format is 'auto', which reads weights from a folder, and {at}model is "
+            "empty; name a folder, or leave load_format 'dummy'"
+        )
 
 
 def mapping(name: str, value: Any) -> None:

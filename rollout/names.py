@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
-from ..models import EMBEDDING, HEAD, ModelConfig
+from ..models import EMBEDDING, HEAD
 from ..registry import ZootomyError
 
 Shape = tuple[int, ...]
@@ -60,18 +60,6 @@ def translate(name: str, rules: Sequence[Rule]) -> tuple[str, Layout]:
     raise ZootomyError(
         f"no rule maps parameter {name!r} to the engine; add one to the engine's mapping_config"
     )
-
-
-def lay_out(shape: Shape, layout: Layout, name: str, config: ModelConfig) -> Shape:
-    """The shape an engine expects of a parameter whose `[out, in]` shape is given."""
-    if len(shape) != 2 or layout == "out_in" or name in (EMBEDDING,):
-        return shape
-    out, inner = shape
-    if layout == "in_out":
-        return inner, out
-    if layout == "heads_out":
-        return inner, out // config.head_dim, config.head_dim
-    return inner // config.head_dim, config.head_dim, out
 
 
 def fuse_shapes(shapes: Mapping[str, Shape], fused: Sequence[Fused]) -> dict[str, Shape]:

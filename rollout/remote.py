@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 from ..models import ModelConfig
@@ -31,6 +33,8 @@ from .weights import named_params
 
 TAIL = 2000  # characters of a dead child's last words that an error shows
 _CHILD = f"import sys; from {__package__}.remote_child import main; main(int(sys.argv[1]))"
+_GUARD = Path(__file__).parent / "guard.py"
+GUARDED = ("sglang_jax",)  # engines that signal the parent of their process
 GOODBYE = 10.0  # seconds a child may take to end
 
 
@@ -71,13 +75,19 @@ class RemoteEngine:
         self._words = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the child
         ours, theirs = socket.socketpair()
         os.set_inheritable(theirs.fileno(), True)
+        handle = str(theirs.fileno())
+        guarded = config.engine in GUARDED
         self._child = subprocess.Popen(
-            [sys.executable, "-c", _CHILD, str(theirs.fileno())],
+            [sys.executable, "-P", str(_GUARD), handle, _CHILD]
+            if guarded
+            else [sys.executable, "-c", _CHILD, handle],
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
             stdout=self._words,
             stderr=self._words,
             env=_environment(),
+            # A group of its own: it can be ended with all that it has started.
+            start_new_session=True,
         )
         theirs.close()
         self._line = Connection(ours.detach())
@@ -147,14 +157,18 @@ class RemoteEngine:
         try:
             self._child.wait(GOODBYE)
         except subprocess.TimeoutExpired:
-            self._child.kill()
+            self._kill()
             self._child.wait()
         self._transfer.close()
 
     def __del__(self) -> None:
         # A forgotten engine must not outlive its owner; an unfinished one has no child yet.
         if "_child" in self.__dict__ and self._child.poll() is None:
-            self._child.kill()
+            self._kill()
+
+    def _kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._child.pid, signal.SIGKILL)
 
     def _ask(self, message: Any) -> Future[Any]:
         future: Future[Any] = Future()

@@ -12,7 +12,7 @@ from flax import nnx
 from ..models import Decoder
 from ..registry import ZootomyError
 from .buckets import fit, ladder, slot_ladder
-from .checks import CLOSED, SEED, check_positions, check_requests
+from .checks import CLOSED, OWN_NOISE, SEED, check_positions, check_requests
 from .config import RolloutConfig
 from .sampling import sampling_arrays
 from .scheduler import Schedule
@@ -23,7 +23,6 @@ from .weights import named_params, placed, replace_params
 
 SMALLEST_WIDTH = 16  # prompt tokens
 SMALLEST_READ = 64  # cache slots that attention reads
-_OWN_NOISE = 0x5EED  # parts the noise of calls without a seed from that of calls with one
 
 
 class VanillaEngine:
@@ -178,7 +177,7 @@ class VanillaEngine:
         if seed is not None:
             return _key_of(whole_number("seed", seed, 0, SEED))
         self._calls += 1
-        own = jax.random.fold_in(_key_of(self.config.seed), _OWN_NOISE)
+        own = jax.random.fold_in(_key_of(self.config.seed), OWN_NOISE)
         return jax.random.fold_in(own, self._calls)
 
 

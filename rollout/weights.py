@@ -59,8 +59,7 @@ def replace_params(old: nnx.State, weights: Weights) -> nnx.State:
     expected = named_params(old)
     adapters = named_params(nnx.filter_state(old, nnx.LoRAParam))
     wanted = adapters if given and given.keys() <= adapters.keys() else expected
-    for path in sorted(given.keys() | wanted.keys()):
-        _check(path, given, wanted)
+    check_same(given, {path: tuple(array.shape) for path, array in wanted.items()})
 
     # Placed in one call: one an array takes longer than a small model's optimizer step.
     arrays = jax.device_put(
@@ -89,16 +88,28 @@ def mesh_context(params: nnx.State) -> AbstractContextManager[Any]:
     return nullcontext()
 
 
-def _check(path: str, given: Mapping[str, Any], expected: Mapping[str, jax.Array]) -> None:
-    if path not in expected:
-        raise ZootomyError(
-            f"weights hold {path!r}, which the engine's model does not have; send the weights of "
-            "the model the engine was made with (adapters merged)"
-        )
-    if path not in given:
-        raise ZootomyError(f"weights lack {path!r}; every parameter is sent at once")
-    shape, wanted = tuple(given[path].shape), tuple(expected[path].shape)
-    if shape != wanted:
-        raise ZootomyError(f"weights at {path!r} have shape {shape}; the engine's have {wanted}")
-    if not jnp.issubdtype(given[path].dtype, jnp.floating):
-        raise ZootomyError(f"weights at {path!r} are {given[path].dtype}; expected floats")
+def check_same(given: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """Refuse weights of another structure than those the engine was made for.
+
+    Args:
+        given: arrays by dotted path.
+        shapes: the engine's, by dotted path.
+
+    Raises:
+        ZootomyError: naming the first misfit, in the order of the paths.
+    """
+    for path in sorted(given.keys() | shapes.keys()):
+        if path not in shapes:
+            raise ZootomyError(
+                f"weights hold {path!r}, which the engine's model does not have; send the weights "
+                "of the model the engine was made with (adapters merged)"
+            )
+        if path not in given:
+            raise ZootomyError(f"weights lack {path!r}; every parameter is sent at once")
+        shape = tuple(given[path].shape)
+        if shape != shapes[path]:
+            raise ZootomyError(
+                f"weights at {path!r} have shape {shape}; the engine's have {shapes[path]}"
+            )
+        if not jnp.issubdtype(given[path].dtype, jnp.floating):
+            raise ZootomyError(f"weights at {path!r} are {given[path].dtype}; expected floats")

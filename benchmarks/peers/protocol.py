@@ -20,6 +20,7 @@ from typing import Any
 
 PARENT_DIED = 1  # PR_SET_PDEATHSIG of Linux
 KIBIBYTE = 1024
+LEARNING_RATE = 1e-6  # everyone's
 
 
 def serve(worker: Any) -> None:
@@ -79,6 +80,29 @@ def load_arrays(path: str) -> Mapping[str, Any]:
 def reward(completions: Sequence[str]) -> list[float]:
     """The same trivial reward for everyone: the last digit of the text's length, in tenths."""
     return [len(text) % 10 / 10 for text in completions]
+
+
+def product_rates(
+    shapes: Sequence[Sequence[int]], each: float, operands: Callable[..., Any], product: Any
+) -> list[float]:
+    """GFLOP/s of float32 products [M, K] x [K, N], the best of several.
+
+    Args:
+        shapes: M, K and N of each.
+        each: seconds that a product is measured.
+        operands: gives ones of a shape.
+        product: of two of them; waits for its result.
+    """
+    rates = []
+    for m, k, n in shapes:
+        a, b = operands((m, k)), operands((k, n))
+        product(a, b)  # compiled, where that is a thing
+        best, spent = float("inf"), 0.0
+        while spent < each:
+            took, _ = timed(lambda a=a, b=b: product(a, b))
+            best, spent = min(best, took), spent + took
+        rates.append(2e-9 * m * k * n / best)
+    return rates
 
 
 class Stepper:

@@ -16,9 +16,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from protocol import Stepper, load_arrays, reward, serve, timed
+from protocol import LEARNING_RATE, Stepper, load_arrays, product_rates, reward, serve, timed
 
-LEARNING_RATE = 1e-6
 BETA, CLIP = 0.04, 0.2
 
 
@@ -132,15 +131,7 @@ class Worker:
 
     def matmul_rates(self, shapes: Sequence[Sequence[int]], each: float) -> dict[str, Any]:
         """GFLOP/s of float32 products [M, K] x [K, N] in torch, the best of several."""
-        rates = []
-        for m, k, n in shapes:
-            a, b = self.torch.ones((m, k)), self.torch.ones((k, n))
-            best, spent = float("inf"), 0.0
-            while spent < each:
-                took, _ = timed(lambda a=a, b=b: a @ b)
-                best, spent = min(best, took), spent + took
-            rates.append(2e-9 * m * k * n / best)
-        return {"rates": rates}
+        return {"rates": product_rates(shapes, each, self.torch.ones, self.torch.matmul)}
 
     def _load(self) -> Any:
         return self.transformers.AutoModelForCausalLM.from_pretrained(

@@ -17,9 +17,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from protocol import Stepper, load_arrays, reward, serve, timed
-
-LEARNING_RATE = 1e-6
+from protocol import LEARNING_RATE, Stepper, load_arrays, reward, serve, timed
 
 
 class NumberTokenizer:

@@ -10,9 +10,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from protocol import load_arrays, reward, serve, timed
-
-LEARNING_RATE = 1e-6
+from protocol import LEARNING_RATE, load_arrays, product_rates, reward, serve, timed
 
 
 class NumberTokenizer:
@@ -155,17 +153,9 @@ class Worker:
         import jax
         import jax.numpy as jnp
 
-        product = jax.jit(jnp.dot)
-        rates = []
-        for m, k, n in shapes:
-            a, b = jnp.ones((m, k)), jnp.ones((k, n))
-            product(a, b).block_until_ready()
-            best, spent = float("inf"), 0.0
-            while spent < each:
-                took, _ = timed(lambda a=a, b=b: product(a, b).block_until_ready())
-                best, spent = min(best, took), spent + took
-            rates.append(2e-9 * m * k * n / best)
-        return {"rates": rates}
+        dot = jax.jit(jnp.dot)
+        found = product_rates(shapes, each, jnp.ones, lambda a, b: dot(a, b).block_until_ready())
+        return {"rates": found}
 
     def _batch(self, path: str) -> tuple[Any, Any, Any]:
         """A cluster whose rows fit the batch, its sequences, and what its objective reads."""

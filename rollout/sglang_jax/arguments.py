@@ -35,6 +35,8 @@ TAKEN = {
     "enable_single_process": "the engine itself (weights go into its own process)",
     "device": "the engine itself (that of JAX)",
 }
+LANES = 128
+MARGIN = 2  # positions that it keeps free, or it would cut the longest completions
 PAGES = 2  # of room beyond the slots, for rows that begin a page
 
 
@@ -58,7 +60,6 @@ def engine_arguments(
     Raises:
         ZootomyError: for a limit that does not fit, or a pass-through argument that a knob sets.
     """
-    del model
     knobs = config.sglang_jax
     refuse_taken("rollout.sglang_jax.engine_arguments", knobs.engine_arguments, TAKEN)
     total = config.max_prompt_tokens + config.max_new_tokens
@@ -74,6 +75,13 @@ def engine_arguments(
             "rollout.sglang_jax.attention_backend is 'fa', whose kernels run on TPUs only; leave "
             "it None"
         )
+    backend = knobs.attention_backend or ("native" if device == "cpu" else "fa")
+    if backend == "native" and model.head_dim % LANES:
+        raise ZootomyError(
+            f"the policy's head_dim is {model.head_dim}; sglang_jax's native attention gives heads "
+            f"back padded to a multiple of {LANES}, which does not fit. Take a model with such "
+            "heads, or another engine"
+        )
     if config.cache_dtype == "float32":
         raise ZootomyError(
             "rollout.cache_dtype is 'float32'; sglang_jax keeps keys and values in the model's "
@@ -82,22 +90,25 @@ def engine_arguments(
     sizes = mesh or {}
     page = knobs.page_size
     room = config.max_slots * (-(-length // page) + PAGES) * page
+    tensor = knobs.tensor_parallel or sizes.get("tensor", 1) * sizes.get("model", 1)
+    data = knobs.data_parallel or sizes.get("data", 1) * sizes.get("fsdp", 1)
     arguments: dict[str, Any] = {
         "dtype": dtype if knobs.dtype == "model" else knobs.dtype,
         "load_format": knobs.load_format,
         "device": device,
-        # A margin: the last position is never sampled from.
-        "context_length": length + 1,
-        "max_seq_len": length + 1,
+        "context_length": length + MARGIN,
+        "max_seq_len": length + MARGIN,
         "max_running_requests": config.max_slots,
         "max_prefill_tokens": config.prefill_tokens,
         "disable_radix_cache": not knobs.radix_cache,
         "enable_deterministic_sampling": knobs.deterministic_sampling,
         "disable_precompile": not knobs.precompile,
         "page_size": page,
-        "tp_size": knobs.tensor_parallel or sizes.get("tensor", 1) * sizes.get("model", 1),
-        "dp_size": knobs.data_parallel or sizes.get("data", 1) * sizes.get("fsdp", 1),
-        "attention_backend": knobs.attention_backend or ("native" if device == "cpu" else "fa"),
+        "tp_size": tensor,
+        "dp_size": data,
+        # Left out, every device that JAX sees would have to be on its mesh.
+        "device_indexes": list(range(tensor * data)),
+        "attention_backend": backend,
         "random_seed": config.seed,
         "skip_tokenizer_init": True,
         "enable_single_process": True,
@@ -137,6 +148,7 @@ def sampling_arguments(
         "min_p": sampling.min_p,
         "stop_token_ids": list(sampling.stop_ids),
         "ignore_eos": True,
+        "no_stop_trim": True,
         "n": 1,
     }
     return found if seed is None else found | {"sampling_seed": seed}

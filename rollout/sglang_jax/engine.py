@@ -20,12 +20,11 @@ from flax import nnx
 
 from ...models import ModelConfig, config_fields
 from ...registry import ZootomyError
-from ..checks import CLOSED, check_positions, check_requests, completion_seed
+from ..checks import CLOSED, OWN_NOISE, SEED, check_positions, check_requests, completion_seed
 from ..config import RolloutConfig
 from ..extras import import_extra
 from ..types import Completion, Request, SamplingParams, StopReason, Weights, whole_number
-from ..vllm.weights import check_same
-from ..weights import named_params
+from ..weights import check_same, named_params
 from .arguments import engine_arguments, sampling_arguments
 from .names import engine_arrays
 
@@ -35,6 +34,8 @@ SEED_BITS = 31  # its sampling seeds are int32
 
 class SglangJaxEngine:
     """Samples with SGLang-JAX, in this process, from weights that the trainer sends.
+
+    A call's seed counts only with `deterministic_sampling`; see there why it is off.
 
     Args:
         config: limits and settings; `config.sglang_jax` holds its own.
@@ -59,6 +60,7 @@ class SglangJaxEngine:
         self._model = model
         self._version = -1
         self._shapes: dict[str, tuple[int, ...]] | None = None
+        self._calls = 0
         self._turn = threading.RLock()
         device = jax.default_backend()
         arguments = engine_arguments(config, model, dtype=dtype, device=device, mesh=mesh)
@@ -98,10 +100,7 @@ class SglangJaxEngine:
             rows = [(i, j) for i, request in enumerate(requests) for j in range(request.n)]
             if not rows:
                 return [[] for _ in requests]
-            seeds = [
-                None if seed is None else completion_seed(seed, i, j) & ((1 << SEED_BITS) - 1)
-                for i, j in rows
-            ]
+            seeds = self._seeds(rows, seed)
             outputs = self._engine.generate(
                 input_ids=[list(prompts[i]) for i, _ in rows],
                 sampling_params=[
@@ -111,8 +110,25 @@ class SglangJaxEngine:
             )
             found: list[list[Completion]] = [[] for _ in requests]
             for (i, _), output in zip(rows, outputs, strict=True):
-                found[i].append(read_output(output, self._version, logprobs=logprobs))
+                found[i].append(
+                    read_output(
+                        output, self._version, logprobs=logprobs, limit=sampling.max_new_tokens
+                    )
+                )
             return found
+
+    def _seeds(self, rows: Sequence[tuple[int, int]], seed: int | None) -> list[int | None]:
+        """A seed for each row; None for all where its sampling is not deterministic.
+
+        Deterministic sampling repeats its noise where it is given no seed, so it gets one.
+        """
+        if seed is not None:
+            whole_number("seed", seed, 0, SEED)
+        if not self.config.sglang_jax.deterministic_sampling:
+            return [None] * len(rows)
+        self._calls += 1
+        base = [self.config.seed, OWN_NOISE, self._calls] if seed is None else seed
+        return [completion_seed(base, i, j) & ((1 << SEED_BITS) - 1) for i, j in rows]
 
     def abort(self) -> None:
         """End the running `generate` of another thread; its completions come back as they are."""
@@ -201,8 +217,20 @@ def path_name(path: Sequence[Any]) -> str:
     return ".".join(parts)
 
 
-def read_output(output: Mapping[str, Any], version: int, *, logprobs: bool) -> Completion:
-    """A completion from what the engine says of it; NaN for log-probabilities it does not give."""
+def read_output(
+    output: Mapping[str, Any], version: int, *, logprobs: bool, limit: int
+) -> Completion:
+    """A completion from what the engine says of it; NaN for log-probabilities it does not give.
+
+    Args:
+        output: its answer.
+        version: of the weights.
+        logprobs: whether it was asked for them.
+        limit: tokens that were asked for.
+
+    Raises:
+        ZootomyError: for a completion that it cut short, or a logp that is not finite.
+    """
     meta = output["meta_info"]
     tokens = np.asarray(output["output_ids"], np.int32)
     logp = np.full(len(tokens), np.nan, np.float32)
@@ -214,4 +242,9 @@ def read_output(output: Mapping[str, Any], version: int, *, logprobs: bool) -> C
                 "weights are likely not finite"
             )
     reason = meta["finish_reason"]["type"] if meta["finish_reason"] else "abort"
+    if reason == "length" and len(tokens) < limit:
+        raise ZootomyError(
+            f"sglang_jax ended a completion after {len(tokens)} of {limit} tokens for want of "
+            "room; raise rollout.sglang_jax.context_length or max_total_tokens"
+        )
     return Completion(tokens=tokens, logp=logp, stop_reason=_STOP[reason], version=version)

@@ -1,6 +1,6 @@
 """Weights from where they are trained to where they sample: named arrays, in buckets, versioned."""
 
-from .backends import BACKENDS, make_transfer
+from .backends import BACKENDS, check_backend, make_transfer
 from .buckets import Piece, TensorInfo, describe_arrays, plan_buckets
 from .config import TransferConfig
 from .direct import Direct
@@ -18,6 +18,7 @@ __all__ = [
     "TransferConfig",
     "TransferError",
     "WeightTransfer",
+    "check_backend",
     "describe_arrays",
     "make_transfer",
     "plan_buckets",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ...registry import unknown_name
+from ...registry import ZootomyError
 from .config import TransferConfig
 from .direct import Direct
 from .shared_memory import SharedMemory
@@ -34,9 +34,26 @@ def make_transfer(config: TransferConfig, *, other_process: bool) -> WeightTrans
     Raises:
         ZootomyError: for a backend that cannot reach the engine, or whose package is missing.
     """
+    check_backend(config, other_process=other_process)
     name = config.backend
     if name == "auto":
         name = "shared_memory" if other_process else "direct"
-    if name not in BACKENDS:
-        raise unknown_name("weight transfer", name, BACKENDS)
     return BACKENDS[name](config)
+
+
+def check_backend(config: TransferConfig, *, other_process: bool) -> None:
+    """Refuse a backend that cannot reach the engine, or that moves nothing.
+
+    Raises:
+        ZootomyError: saying where the engine is.
+    """
+    if other_process and config.backend == "direct":
+        raise ZootomyError(
+            "rollout.transfer.backend is 'direct', which stays within a process, and the engine "
+            "runs in another; leave it 'auto'"
+        )
+    if not other_process and config.backend not in ("auto", "direct"):
+        raise ZootomyError(
+            f"rollout.transfer.backend is {config.backend!r}, and the engine runs in the "
+            "trainer's process, where weights are shared or read in place; leave it 'auto'"
+        )

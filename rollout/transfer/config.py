@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from ...registry import ZootomyError
+from ..types import whole_number
 
 TransferBackend = Literal["auto", "direct", "shared_memory", "ray"]
 MIB = 1024**2
@@ -38,10 +39,7 @@ class TransferConfig:
                 f"{', '.join(known)}. 'nccl' and 'ici' have a documented seat, and no "
                 "implementation yet."
             )
-        if isinstance(self.bucket_mib, bool) or self.bucket_mib < 1:
-            raise ZootomyError(
-                f"rollout.transfer.bucket_mib is {self.bucket_mib!r}; expected an integer >= 1"
-            )
+        whole_number("rollout.transfer.bucket_mib", self.bucket_mib, 1, "an integer >= 1")
 
     @property
     def bucket_bytes(self) -> int:

@@ -7,8 +7,9 @@ half-way leaves a buffer that no receiver takes, and the version before it in th
 from __future__ import annotations
 
 import contextlib
+import mmap
+import os
 from collections.abc import Mapping
-from multiprocessing import resource_tracker
 from multiprocessing.shared_memory import SharedMemory as SystemSegment
 from typing import Any
 
@@ -40,6 +41,31 @@ class Segment(SystemSegment):
             super().__del__()
 
 
+class Attached:
+    """Shared memory that another process has made; it is unmapped with its last view.
+
+    Python's own class would tell a process that watches over resources, which removes the memory
+    when a reader ends, or is not there (an engine may have ended it).
+
+    Args:
+        name: as its maker calls it.
+
+    Raises:
+        FileNotFoundError: if it is gone.
+    """
+
+    def __init__(self, name: str):
+        import _posixshmem  # not on Windows, where this package is to import all the same
+
+        handle = _posixshmem.shm_open(f"/{name}", os.O_RDWR, mode=0)
+        try:
+            self.size = os.fstat(handle).st_size
+            self.buf = memoryview(mmap.mmap(handle, self.size))
+        finally:
+            os.close(handle)
+        self.name = name
+
+
 class SharedMemory:
     """Writes into one buffer while the other may still be read.
 
@@ -50,7 +76,7 @@ class SharedMemory:
     def __init__(self, config: TransferConfig | None = None):
         self.config = config or TransferConfig()
         self._segments: dict[int, Segment] = {}
-        self._attached: dict[str, Segment] = {}
+        self._attached: dict[str, Attached] = {}
         self._accepted = 1  # the buffer that the receiver works with
 
     def send(self, arrays: Mapping[str, Any], version: int) -> Delivery:
@@ -120,8 +146,6 @@ class SharedMemory:
 
     def close(self) -> None:
         """Remove the buffers that were made here, detach from the others."""
-        for segment in self._attached.values():
-            _shut(segment)
         for segment in self._segments.values():
             _shut(segment)
             with contextlib.suppress(FileNotFoundError):
@@ -148,25 +172,22 @@ class SharedMemory:
             ) from error
         return self._segments[slot]
 
-    def _attach(self, name: str) -> Segment:
+    def _attach(self, name: str) -> Segment | Attached:
         for own in self._segments.values():
             if own.name == name:
                 return own
         if name not in self._attached:
             try:
-                segment = Segment(name=name)
+                self._attached[name] = Attached(name)
             except FileNotFoundError:
                 raise TransferError(
                     f"The shared memory {name!r} is gone: the trainer's process has ended or has "
                     "closed the transfer. The engine keeps the weights it has."
                 ) from None
-            # The maker removes it; a reader that ends must not (Python's tracker would).
-            resource_tracker.unregister(segment._name, "shared_memory")  # type: ignore[attr-defined]
-            self._attached[name] = segment
         return self._attached[name]
 
 
-def _parts(segment: Segment) -> tuple[np.ndarray, np.ndarray]:
+def _parts(segment: Segment | Attached) -> tuple[np.ndarray, np.ndarray]:
     memory = segment.buf
     assert memory is not None  # it is open
     whole = np.frombuffer(memory, np.uint8)

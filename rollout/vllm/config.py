@@ -7,10 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 from ...registry import ZootomyError
-from ..knobs import choice, mapping, share, whole
+from ..knobs import LoadFormat, choice, load_format, mapping, share, whole
 
 VllmDtype = Literal["model", "float32", "bfloat16", "float16"]
-LoadFormat = Literal["dummy", "auto"]
 TpuBackend = Literal["auto", "jax", "torch"]
 
 
@@ -81,7 +80,7 @@ class VllmConfig:
     def __post_init__(self) -> None:
         at = "rollout.vllm."
         choice(f"{at}dtype", self.dtype, get_args(VllmDtype))
-        choice(f"{at}load_format", self.load_format, get_args(LoadFormat))
+        load_format(at, self.load_format, self.model)
         choice(f"{at}tpu_backend", self.tpu_backend, get_args(TpuBackend))
         for name in (
             "max_model_len", "max_num_seqs", "max_num_batched_tokens", "kv_cache_mib",
@@ -93,11 +92,6 @@ class VllmConfig:
             mapping(at + name, vars(self)[name])
         if self.sleep not in (0, 1, 2) or isinstance(self.sleep, bool):
             raise ZootomyError(f"{at}sleep is {self.sleep!r}; expected 0, 1 or 2")
-        if self.load_format == "auto" and not self.model:
-            raise ZootomyError(
-                f"{at}load_format is 'auto', which reads weights from a folder, and {at}model is "
-                "empty; name a folder, or leave load_format 'dummy'"
-            )
         if self.swap_space_gib != 0:
             raise ZootomyError(
                 f"{at}swap_space_gib is {self.swap_space_gib!r}: vLLM 0.32 preempts by computing "

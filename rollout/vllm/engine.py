@@ -20,14 +20,13 @@ from ..config import RolloutConfig
 from ..extras import import_extra
 from ..transfer.types import TransferError
 from ..types import Completion, Request, SamplingParams, StopReason, Weights, whole_number
-from ..weights import named_params
+from ..weights import check_same, named_params
 from . import tpu
 from .arguments import MIN_TEMPERATURE, Platform, apply_environment, launch
 from .names import FUSED, RULES, TPU_RULES, with_user_rules
 from .platform import check_accelerator, explain, find_platform
 from .weights import (
     check_parameters,
-    check_same,
     empty_cache,
     engine_parameters,
     outgoing,

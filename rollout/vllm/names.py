@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ...models import EMBEDDING, HEAD, ModelConfig
@@ -54,15 +54,13 @@ def with_user_rules(
     return (*mine, *rules), (*more, *fused)
 
 
-def sent_names(
-    shapes: Mapping[str, Shape], config: ModelConfig, rules: Sequence[Rule]
-) -> dict[str, str]:
+def sent_names(names: Iterable[str], config: ModelConfig, rules: Sequence[Rule]) -> dict[str, str]:
     """Hugging Face name -> the name under which it is sent; the tied head last.
 
     vLLM keeps a head of its own even where the weights are tied, so it is sent as well.
     """
-    found = {name: translate(name, rules)[0] for name in shapes}
-    if config.tie_embeddings and EMBEDDING in shapes:
+    found = {name: translate(name, rules)[0] for name in names}
+    if config.tie_embeddings and EMBEDDING in found:
         found[HEAD] = translate(HEAD, rules)[0]
     return found
 

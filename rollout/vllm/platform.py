@@ -8,7 +8,7 @@ import importlib.metadata
 import jax
 
 from ...registry import ZootomyError
-from ..extras import check_extra, installed
+from ..extras import cause, check_extra, installed
 from .arguments import Platform
 
 MEMORY_WORDS = ("out of memory", "memory", "kv cache", "resource_exhausted")
@@ -62,12 +62,8 @@ def explain(error: BaseException, doing: str) -> ZootomyError:
             "rollout.vllm.kv_cache_mib, rollout.vllm.max_num_seqs (rollout.max_slots) or "
             "rollout.max_new_tokens; if the cache is too small for one row, raise kv_cache_mib"
         )
-    if "torchvision::nms" in str(error):
-        text += (
-            " | Uninstall torchvision, torchaudio, torchcodec and triton, which do not belong to "
-            "the CPU build of torch"
-        )
-    return ZootomyError(text)
+    hint = cause(error)
+    return ZootomyError(f"{text} |{hint}" if hint else text)
 
 
 def _is_installed(name: str) -> bool:

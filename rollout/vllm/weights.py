@@ -44,7 +44,7 @@ def outgoing(
         except ValueError as error:
             raise ZootomyError(str(error)) from error
         found[name] = (array, transposed)
-    names = sent_names(dict.fromkeys(found, ()), config, rules)
+    names = sent_names(found, config, rules)
     if config.tie_embeddings and EMBEDDING in found:
         found[HEAD] = found[EMBEDDING]
     return [Outgoing(names[name], array, transposed) for name, (array, transposed) in found.items()]
@@ -68,30 +68,6 @@ def check_parameters(
     """Refuse a policy whose parameters are not those of the engine."""
     ours = expected_shapes(huggingface_shapes(named), rules, fused)
     check_names("vllm", ours, theirs)
-
-
-def check_same(named: Mapping[str, Any], shapes: Mapping[str, Shape]) -> None:
-    """Refuse weights of another structure than those the engine was made for.
-
-    Raises:
-        ZootomyError: which names the first misfit.
-    """
-    for path in sorted(named.keys() | shapes.keys()):
-        if path not in shapes:
-            raise ZootomyError(
-                f"weights hold {path!r}, which the engine's model does not have; send the weights "
-                "of the model the engine was made with (adapters merged)"
-            )
-        if path not in named:
-            raise ZootomyError(f"weights lack {path!r}; every parameter is sent at once")
-        given = tuple(named[path].shape)
-        if given != shapes[path]:
-            raise ZootomyError(
-                f"weights at {path!r} have shape {given}; the engine's have {shapes[path]}"
-            )
-        # ml_dtypes' bfloat16 is of kind V.
-        if np.dtype(named[path].dtype).kind not in "fV":
-            raise ZootomyError(f"weights at {path!r} are {named[path].dtype}; expected floats")
 
 
 def engine_parameters(model: Any) -> dict[str, Shape | None]:

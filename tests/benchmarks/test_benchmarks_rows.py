@@ -65,6 +65,23 @@ def test_the_short_table_names_the_best_of_the_others():
     assert "| generation | 512 | 3,000 tokens/s | 1,500 tokens/s (Tunix) | 2.00× |" in text
 
 
+def test_the_short_table_names_nobody_twice():
+    """Torch's users share a column of the long table, where a value bears its owner's name."""
+    row = Row("step", 512, "s", False, {"zootomy": {"value": 2.0}, "trl": {"value": 1.0}})
+    assert "| step | 512 | 2.00 s | 1.00 s (TRL) | 0.50× |" in report.short_table([row])
+    assert "| step | 512 | 2.00 s |  | TRL 1.00 s |  | 0.50× |" in report.table([row])
+
+
+def test_how_often_was_measured_is_said():
+    often = Row("pass", 32_768, "s", False, {"zootomy": {"value": 2.0, "all": [2.0] * 4}})
+    twice = Row("step", 512, "s", False, {"zootomy": {"value": 2.0, "all": [2.0] * 2}})
+    once = "what takes a new process (first steps, memory) was measured once."
+    assert report.extent([often, twice, TIME]) == (
+        f"Medians of 2 to 4 rounds; {once} The vocabulary is 512 and 32,768."
+    )
+    assert report.extent([twice]) == f"Medians of 2 rounds; {once} The vocabulary is 512."
+
+
 def test_failures_are_told():
     assert report.failures([RATE]) == ["vllm, generation (V 512): no environment"]
     left = Row("x", 512, "s", False, {"vllm": {"failed": LEFT_OUT}})

@@ -23,6 +23,8 @@ from zootomy.rollout.weights import named_params
 
 SIZES = dataclasses.replace(PRESETS["small"], vocab_size=23, num_layers=1)
 
+WIDE = dataclasses.replace(SIZES, head_dim=128)
+
 
 def message(function, *args, **kwargs):
     with pytest.raises(ZootomyError) as error:
@@ -31,22 +33,24 @@ def message(function, *args, **kwargs):
 
 
 def config(**knobs):
+    # Weights are read from a folder only where one is named.
+    folder = {"model": "a_folder"} if knobs.get("load_format") == "auto" else {}
     return RolloutConfig(engine="sglang_jax", max_prompt_tokens=8, max_new_tokens=12, max_slots=4,
-                         sglang_jax=SglangJaxConfig(**knobs))  # fmt: skip
+                         sglang_jax=SglangJaxConfig(**knobs, **folder))  # fmt: skip
 
 
 def arguments(device="cpu", mesh=None, **knobs):
-    return engine_arguments(config(**knobs), SIZES, dtype="float32", device=device, mesh=mesh)
+    return engine_arguments(config(**knobs), WIDE, dtype="float32", device=device, mesh=mesh)
 
 
 KNOBS = {
     "dtype": ("bfloat16", "dtype", "bfloat16"),
     "load_format": ("auto", "load_format", "auto"),
-    "context_length": (32, "context_length", 33),
+    "context_length": (32, "context_length", 34),
     "memory_fraction": (0.3, "mem_fraction_static", 0.3),
     "max_total_tokens": (500, "max_total_tokens", 500),
     "radix_cache": (True, "disable_radix_cache", False),
-    "deterministic_sampling": (False, "enable_deterministic_sampling", False),
+    "deterministic_sampling": (True, "enable_deterministic_sampling", True),
     "precompile": (True, "disable_precompile", False),
     "token_paddings": ((16, 64), "precompile_token_paddings", [16, 64]),
     "batch_paddings": ((4,), "precompile_bs_paddings", [4]),
@@ -73,9 +77,9 @@ def test_every_knob_is_spoken_of():
 def test_defaults_are_those_of_training():
     found = arguments()
     assert found["disable_radix_cache"]
-    assert found["enable_deterministic_sampling"]
+    assert not found["enable_deterministic_sampling"]
     assert found["attention_backend"] == "native"
-    assert found["context_length"] == 21
+    assert found["context_length"] == 22
     assert found["max_total_tokens"] == 4 * (20 + 2)
     assert arguments("tpu")["attention_backend"] == "fa"
     assert arguments("tpu", mesh={"tensor": 4, "data": 2})["tp_size"] == 4
@@ -95,6 +99,9 @@ def test_what_does_not_fit_is_refused(knobs, text):
 
 
 @pytest.mark.parametrize("knobs, text", [
+    ({"load_format": "auto"}, "rollout.sglang_jax.load_format is 'auto', which reads weights from "
+                              "a folder, and rollout.sglang_jax.model is empty; name a folder, or "
+                              "leave load_format 'dummy'"),
     ({"page_size": 0}, "rollout.sglang_jax.page_size is 0; expected an integer >= 1"),
     ({"token_paddings": (4, 0)}, "rollout.sglang_jax.token_paddings[1] is 0; expected an integer "
                                  ">= 1"),
@@ -105,11 +112,17 @@ def test_wrong_knobs(knobs, text):
     assert message(SglangJaxConfig, **knobs) == text
 
 
+def test_narrow_heads_are_refused_where_their_attention_does_not_fit():
+    text = message(engine_arguments, config(), SIZES, dtype="float32", device="cpu")
+    assert text.startswith("the policy's head_dim is 32; sglang_jax's native attention gives")
+
+
 def test_sampling_parameters():
     sampling = SamplingParams(max_new_tokens=5, temperature=0.5, stop_ids=(3, 7))
     assert sampling_arguments(sampling, 9, logprobs=True) == {
         "max_new_tokens": 5, "temperature": 0.5, "top_p": 1.0, "top_k": -1, "min_p": 0.0,
-        "stop_token_ids": [3, 7], "ignore_eos": True, "n": 1, "sampling_seed": 9,
+        "stop_token_ids": [3, 7], "ignore_eos": True, "no_stop_trim": True, "n": 1,
+        "sampling_seed": 9,
     }  # fmt: skip
     cut = dataclasses.replace(sampling, top_p=0.9)
     assert sampling_arguments(cut, None, logprobs=False)["top_p"] == 0.9
@@ -130,15 +143,22 @@ def test_answers_are_read():
         "finish_reason": {"type": "stop"},
         "output_token_logprobs": [(-0.5, 4, ""), (-1, 2, "")],
     }
-    one = read_output({"output_ids": [4, 2], "meta_info": meta}, 3, logprobs=True)
+    one = read_output({"output_ids": [4, 2], "meta_info": meta}, 3, logprobs=True, limit=5)
     assert one.tokens.tolist() == [4, 2]
     assert one.logp.tolist() == [-0.5, -1.0]
     assert (one.stop_reason, one.version) == ("stop", 3)
-    silent = read_output({"output_ids": [4, 2], "meta_info": meta}, 3, logprobs=False)
+    silent = read_output({"output_ids": [4, 2], "meta_info": meta}, 3, logprobs=False, limit=5)
     assert np.isnan(silent.logp).all()
     meta["output_token_logprobs"][0] = (float("nan"), 4, "")
+    meta["finish_reason"] = {"type": "length"}
+    assert message(
+        read_output, {"output_ids": [4, 2], "meta_info": meta}, 3, logprobs=False, limit=5
+    ) == (
+        "sglang_jax ended a completion after 2 of 5 tokens for want of room; raise "
+        "rollout.sglang_jax.context_length or max_total_tokens"
+    )
     assert "likely not finite" in message(
-        read_output, {"output_ids": [4, 2], "meta_info": meta}, 3, logprobs=True
+        read_output, {"output_ids": [4, 2], "meta_info": meta}, 3, logprobs=True, limit=5
     )
 
 

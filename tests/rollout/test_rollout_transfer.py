@@ -10,6 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from zootomy import ZootomyError
+from zootomy.models import make_model
+from zootomy.rollout import RolloutConfig, make_engine
 from zootomy.rollout.transfer import (
     Direct,
     SharedMemory,
@@ -176,6 +178,31 @@ def test_no_room_is_a_sentence(monkeypatch):
 def test_auto_follows_where_the_engine_lives():
     assert isinstance(make_transfer(TransferConfig(), other_process=False), Direct)
     assert isinstance(make_transfer(TransferConfig(), other_process=True), SharedMemory)
+
+
+def test_a_backend_that_cannot_reach_the_engine_is_refused():
+    with pytest.raises(ZootomyError) as error:
+        make_transfer(TransferConfig(backend="direct"), other_process=True)
+    assert str(error.value) == (
+        "rollout.transfer.backend is 'direct', which stays within a process, and the engine runs "
+        "in another; leave it 'auto'"
+    )
+
+
+def test_a_backend_that_would_move_nothing_is_refused():
+    config = RolloutConfig(transfer=TransferConfig(backend="shared_memory"))
+    with pytest.raises(ZootomyError) as error:
+        make_engine(config, make_model("tiny", vocab_size=5))
+    assert str(error.value) == (
+        "rollout.transfer.backend is 'shared_memory', and the engine runs in the trainer's "
+        "process, where weights are shared or read in place; leave it 'auto'"
+    )
+
+
+def test_a_bucket_is_a_whole_number():
+    with pytest.raises(ZootomyError) as error:
+        TransferConfig(bucket_mib=1.5)  # type: ignore[arg-type]
+    assert str(error.value) == "rollout.transfer.bucket_mib is 1.5; expected an integer >= 1"
 
 
 def test_backends_that_only_have_a_seat():

@@ -35,7 +35,7 @@ def engine(model):
 
 
 @pytest.mark.parametrize("family, changes", [
-    ("llama", {"qk_norm": False, "tie_embeddings": False}),
+    ("llama", {"qk_norm": False, "tie_embeddings": False, "head_dim": 32}),
     ("qwen2", {"qk_norm": False, "qkv_bias": True}),
     ("qwen3", {"tie_embeddings": False}),
 ])  # fmt: skip
