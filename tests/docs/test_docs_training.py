@@ -1,0 +1,57 @@
+"""The documentation's `zootomy train` and `zootomy eval` lines run, on runs cut down to one step."""
+
+import shlex
+from dataclasses import replace
+
+import pytest
+from pages import ROOT, fences
+from zootomy.cli import main
+from zootomy.learners import run as runs
+
+# The page with command lines that need what its Python registers has a test of its own.
+PAGES = [page for page in (ROOT / "docs").rglob("*.md") if page.name != "extending.md"]
+PAGES += [ROOT / "README.md"]
+# What these lines name is the reader's own, or an engine in an environment of its own.
+FOREIGN = ("mine.yaml", "my_blocks.py", "vllm", "sglang", "--help", "resume", "my-model", "data/")
+
+
+def lines(command: str) -> list[str]:
+    """Command lines that begin with a command, those continued on a further line as one."""
+    found = set()
+    for page in PAGES:
+        for language in ("console", "bash", "text"):
+            for _, text in fences(page, language):
+                joined = text.replace("\\\n", " ")
+                found |= {x for x in joined.splitlines() if x.startswith(f"zootomy {command} ")}
+    return sorted(line for line in found if not any(word in line for word in FOREIGN))
+
+
+def cut_down(config, folder):
+    """The same settings where they matter to the line, on the least work."""
+    return replace(
+        config,
+        steps=1,
+        folder=str(folder),
+        warmup=replace(config.warmup, steps=1, batch=2),
+        task=replace(config.task, train_size=8, eval_size=4),
+        evaluation=replace(config.evaluation, size=4),
+        batch=replace(config.batch, full=2, mini=None, group_size=2),
+        model=replace(config.model, preset="tiny"),
+        checkpoint=replace(config.checkpoint, every=0),
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("line", lines("train"))
+def test_a_training_line(line, tmp_path, monkeypatch, capsys):
+    train = runs.train
+    monkeypatch.setattr(
+        runs, "train", lambda chosen, run, **rest: train(chosen, cut_down(run, tmp_path), **rest)
+    )
+    monkeypatch.chdir(ROOT)
+    assert main(shlex.split(line)[1:]) == 0, capsys.readouterr().err
+    assert (tmp_path / "model").is_dir() or (tmp_path / "merged").is_dir()
+
+
+def test_there_are_lines():
+    assert len(lines("train")) >= 8
