@@ -7,7 +7,7 @@ import importlib
 import json
 import tempfile
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +48,6 @@ class VllmEngine:
         model: sizes of the policy.
         dtype: of the policy's arithmetic.
         mesh: size by axis of the rollout mesh, for parallel sizes left unset.
-        prepare: applied to weights before they are sent: where adapters are merged.
 
     Raises:
         ZootomyError: a missing package or device, a knob without effect, limits the model cannot
@@ -62,13 +61,11 @@ class VllmEngine:
         *,
         dtype: str,
         mesh: dict[str, int] | None = None,
-        prepare: Callable[[Weights], Weights] | None = None,
     ):
         check_positions(config, model.max_positions)
         self.config = config
         self.platform: Platform = find_platform()
         self._model = model
-        self._prepare = prepare
         self._rules, self._fused = with_user_rules(RULES, FUSED, config.vllm.mapping_config)
         self._tpu_rules, _ = with_user_rules(
             TPU_RULES[model.family], (), config.vllm.mapping_config
@@ -200,7 +197,7 @@ class VllmEngine:
             TransferError: a failure inside vLLM; the engine goes on with its old weights.
         """
         version = whole_number("version", version, 0, "an integer >= 0")
-        named = named_params(weights if self._prepare is None else self._prepare(weights))
+        named = named_params(weights)
         with self._turn:
             if self._llm is None:
                 raise ZootomyError(CLOSED)
