@@ -15,11 +15,11 @@ import numpy as np
 
 from ...models import ModelConfig, config_fields
 from ...registry import ZootomyError
-from ..checks import CLOSED, check_positions, check_requests, completion_seed
+from ..checks import CLOSED, STOP_REASONS, check_positions, check_requests, completion_seed
 from ..config import RolloutConfig
 from ..extras import import_extra
 from ..transfer.types import TransferError
-from ..types import Completion, Request, SamplingParams, StopReason, Weights, whole_number
+from ..types import Completion, Request, SamplingParams, Weights, whole_number
 from ..weights import check_same, named_params
 from . import tpu
 from .arguments import MIN_TEMPERATURE, Platform, apply_environment, launch
@@ -32,8 +32,6 @@ from .weights import (
     outgoing,
     tensors,
 )
-
-_STOP: dict[str, StopReason] = {"stop": "stop", "length": "length", "abort": "abort"}
 
 
 class VllmEngine:
@@ -178,7 +176,7 @@ class VllmEngine:
         return Completion(
             tokens=np.asarray(grown.tokens, np.int32),
             logp=logp,
-            stop_reason=_STOP[grown.reason or "abort"],
+            stop_reason=STOP_REASONS[grown.reason or "abort"],
             version=self._version,
         )
 
