@@ -57,7 +57,8 @@ def make_rollout(
     """An engine on the mesh of the rollout; its arrays are the actor's where they agree."""
     place = config.placement(Role.ROLLOUT)
     graph, state = nnx.split(actor.model())
-    return make_engine(rollout, nnx.merge(graph, place.put(state)))
+    mesh = dict(place.mesh.shape)
+    return make_engine(rollout, nnx.merge(graph, place.put(state)), mesh=mesh)
 
 
 def shares_weights(config: ClusterConfig, *, made_here: bool) -> bool:

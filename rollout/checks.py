@@ -1,4 +1,4 @@
-"""What every engine refuses before it samples."""
+"""What every engine refuses before it samples, and what real engines share besides."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ import numpy as np
 
 from ..registry import ZootomyError
 from .config import RolloutConfig, fit_prompts
-from .types import Request, SamplingParams, whole_number
+from .types import Request, SamplingParams, StopReason, whole_number
 
 CLOSED = "the engine is closed; make a new one"
 OWN_NOISE = 0x5EED  # parts the noise of calls without a seed from that of calls with one
 SEED = "an integer >= 0, or None"
+STOP_REASONS: dict[str, StopReason] = {"stop": "stop", "length": "length", "abort": "abort"}
+"""Ours, by the word that real engines have for them."""
 
 
 def check_positions(config: RolloutConfig, max_positions: int) -> int:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from ..models import Decoder, merge_adapters
 from .config import RolloutConfig, check_engine
 from .extras import check_extra
 from .transfer import check_backend
-from .types import RolloutEngine, Weights
+from .types import RolloutEngine
 from .vanilla import VanillaEngine
 
 
@@ -19,7 +18,6 @@ def make_engine(
     *,
     version: int = 0,
     mesh: dict[str, int] | None = None,
-    prepare: Callable[[Weights], Weights] | None = None,
 ) -> RolloutEngine:
     """The engine that `config.engine` names, over a model.
 
@@ -28,8 +26,6 @@ def make_engine(
         model: structure and first weights; shared, not copied, by an engine in this process.
         version: of those weights.
         mesh: size by axis of the rollout mesh, for an engine's parallel sizes left unset.
-        prepare: applied to weights before they are sent to a real engine, first ones included:
-            where adapters are merged.
 
     Raises:
         ZootomyError: a package that is missing, a setting without effect, limits the model cannot
@@ -41,7 +37,7 @@ def make_engine(
         return VanillaEngine(config, model, version=version)
     # Such an engine is sent whole models, with the adapters in the weights.
     model = merge_adapters(model)
-    engine = _real_engine(config, model, mesh, prepare)
+    engine = _real_engine(config, model, mesh)
     engine.update_weights(model, version)
     return engine
 
@@ -62,7 +58,6 @@ def _real_engine(
     config: RolloutConfig,
     model: Decoder,
     mesh: dict[str, int] | None,
-    prepare: Callable[[Weights], Weights] | None,
 ) -> RolloutEngine:
     """An engine that waits for its first weights."""
     from .remote import RemoteEngine
@@ -71,14 +66,14 @@ def _real_engine(
     dtype = model.dtype.name
     if config.engine == "sglang_jax":
         timeout = config.sglang_jax.start_timeout
-        return RemoteEngine(config, model.config, dtype, mesh, prepare, timeout)
+        return RemoteEngine(config, model.config, dtype, mesh, timeout)
     if config.vllm.server_mode:
         timeout = config.vllm.start_timeout
-        return RemoteEngine(config, model.config, dtype, mesh, prepare, timeout)
+        return RemoteEngine(config, model.config, dtype, mesh, timeout)
     check_backend(config.transfer, other_process=False)
     from .vllm.engine import VllmEngine
 
-    return VllmEngine(config, model.config, dtype=dtype, mesh=mesh, prepare=prepare)
+    return VllmEngine(config, model.config, dtype=dtype, mesh=mesh)
 
 
 def takes_adapters(engine: RolloutEngine) -> bool:

@@ -48,6 +48,16 @@ def load_format(at: str, value: Any, model: str) -> None:
         )
 
 
+def parallel(mesh: Mapping[str, int] | None) -> tuple[int, int]:
+    """Devices that share a layer, and copies of the model, on a rollout mesh.
+
+    Args:
+        mesh: size by axis; an engine has whole weights where a trainer shards them (`fsdp`).
+    """
+    sizes = mesh or {}
+    return sizes.get("tensor", 1), sizes.get("data", 1) * sizes.get("fsdp", 1)
+
+
 def mapping(name: str, value: Any) -> None:
     """Refuse what is no mapping with names as keys."""
     if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from multiprocessing.connection import Connection
@@ -46,7 +46,6 @@ class RemoteEngine:
         model: sizes of the policy.
         dtype: of the policy's arithmetic.
         mesh: size by axis of the rollout mesh.
-        prepare: applied to weights before they are sent.
         timeout: seconds the child may take to start.
 
     Raises:
@@ -59,12 +58,10 @@ class RemoteEngine:
         model: ModelConfig,
         dtype: str,
         mesh: dict[str, int] | None = None,
-        prepare: Callable[[Weights], Weights] | None = None,
         timeout: float = 600.0,
     ):
         check_positions(config, model.max_positions)
         self.config = config
-        self._prepare = prepare
         self._version = -1
         self._numbers = itertools.count()
         self._waiting: dict[int, Future[Any]] = {}
@@ -137,7 +134,7 @@ class RemoteEngine:
         over between two calls of `generate`.
         """
         version = whole_number("version", version, 0, "an integer >= 0")
-        named = named_params(weights if self._prepare is None else self._prepare(weights))
+        named = named_params(weights)
         if self._closed:
             raise ZootomyError(CLOSED)
         with self._sending:

@@ -7,7 +7,7 @@ from typing import Any
 from ...models import ModelConfig
 from ...registry import ZootomyError
 from ..config import RolloutConfig
-from ..knobs import refuse_taken
+from ..knobs import parallel, refuse_taken
 from ..types import SamplingParams
 
 TAKEN = {
@@ -87,11 +87,10 @@ def engine_arguments(
             "rollout.cache_dtype is 'float32'; sglang_jax keeps keys and values in the model's "
             "dtype or in bfloat16. Leave it 'model'"
         )
-    sizes = mesh or {}
     page = knobs.page_size
     room = config.max_slots * (-(-length // page) + PAGES) * page
-    tensor = knobs.tensor_parallel or sizes.get("tensor", 1) * sizes.get("model", 1)
-    data = knobs.data_parallel or sizes.get("data", 1) * sizes.get("fsdp", 1)
+    tensor, data = parallel(mesh)
+    tensor, data = knobs.tensor_parallel or tensor, knobs.data_parallel or data
     arguments: dict[str, Any] = {
         "dtype": dtype if knobs.dtype == "model" else knobs.dtype,
         "load_format": knobs.load_format,

@@ -20,15 +20,22 @@ from flax import nnx
 
 from ...models import ModelConfig, config_fields
 from ...registry import ZootomyError
-from ..checks import CLOSED, OWN_NOISE, SEED, check_positions, check_requests, completion_seed
+from ..checks import (
+    CLOSED,
+    OWN_NOISE,
+    SEED,
+    STOP_REASONS,
+    check_positions,
+    check_requests,
+    completion_seed,
+)
 from ..config import RolloutConfig
 from ..extras import import_extra
-from ..types import Completion, Request, SamplingParams, StopReason, Weights, whole_number
+from ..types import Completion, Request, SamplingParams, Weights, whole_number
 from ..weights import check_same, named_params
 from .arguments import engine_arguments, sampling_arguments
 from .names import engine_arrays
 
-_STOP: dict[str, StopReason] = {"stop": "stop", "length": "length", "abort": "abort"}
 SEED_BITS = 31  # its sampling seeds are int32
 
 
@@ -247,4 +254,4 @@ def read_output(
             f"sglang_jax ended a completion after {len(tokens)} of {limit} tokens for want of "
             "room; raise rollout.sglang_jax.context_length or max_total_tokens"
         )
-    return Completion(tokens=tokens, logp=logp, stop_reason=_STOP[reason], version=version)
+    return Completion(tokens=tokens, logp=logp, stop_reason=STOP_REASONS[reason], version=version)

@@ -96,6 +96,14 @@ def view_of(buffer: np.ndarray, info: TensorInfo, start: int) -> np.ndarray:
     return raw.view(jnp.dtype(info.dtype)).reshape(info.shape)
 
 
+def views_of(buffer: np.ndarray, tensors: Sequence[TensorInfo]) -> dict[str, np.ndarray]:
+    """All tensors within a byte buffer, by name, not copied."""
+    starts, _ = offsets(tensors)
+    return {
+        info.name: view_of(buffer, info, start) for info, start in zip(tensors, starts, strict=True)
+    }
+
+
 def fill(buffer: np.ndarray, array: np.ndarray, pieces: Sequence[Piece], start: int) -> None:
     """Write the pieces of one tensor into a byte buffer; rows of a transposed view included.
 

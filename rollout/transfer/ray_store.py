@@ -15,7 +15,7 @@ from .buckets import (
     describe_arrays,
     offsets,
     plan_buckets,
-    view_of,
+    views_of,
 )
 from .config import TransferConfig
 from .types import Delivery, Received, TransferError
@@ -63,7 +63,7 @@ class RayStore:
 
     def receive(self, delivery: Delivery) -> Received:
         """See `WeightTransfer`."""
-        starts, size = offsets(delivery.tensors)
+        _, size = offsets(delivery.tensors)
         buffer = np.empty(size, np.uint8)
         buckets = plan_buckets(delivery.tensors, self.config.bucket_bytes)
         for number, (bucket, reference) in enumerate(zip(buckets, delivery.where, strict=True)):
@@ -84,13 +84,7 @@ class RayStore:
                 length = piece.stop - piece.start
                 buffer[piece.offset : piece.offset + length] = packed[at : at + length]
                 at += length
-        return Received(
-            delivery.version,
-            {
-                info.name: view_of(buffer, info, start)
-                for info, start in zip(delivery.tensors, starts, strict=True)
-            },
-        )
+        return Received(delivery.version, views_of(buffer, delivery.tensors))
 
     def accepted(self, delivery: Delivery) -> None:
         """See `WeightTransfer`; the objects of older weights are let go."""

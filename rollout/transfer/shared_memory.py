@@ -24,7 +24,7 @@ from .buckets import (
     fill,
     offsets,
     plan_buckets,
-    view_of,
+    views_of,
 )
 from .config import TransferConfig
 from .types import Delivery, Received, TransferError
@@ -106,7 +106,7 @@ class SharedMemory:
 
     def receive(self, delivery: Delivery) -> Received:
         """See `WeightTransfer`; the arrays are views of the buffer, not copies."""
-        starts, size = offsets(delivery.tensors)
+        _, size = offsets(delivery.tensors)
         segment = self._attach(delivery.where)
         if segment.size < HEADER + size:
             raise TransferError(
@@ -130,13 +130,7 @@ class SharedMemory:
                         f"Bucket {number} of version {delivery.version} arrived changed: its "
                         "checksum differs. The engine keeps the weights it has; send them again."
                     )
-        return Received(
-            delivery.version,
-            {
-                info.name: view_of(buffer, info, start)
-                for info, start in zip(delivery.tensors, starts, strict=True)
-            },
-        )
+        return Received(delivery.version, views_of(buffer, delivery.tensors))
 
     def accepted(self, delivery: Delivery) -> None:
         """See `WeightTransfer`; the next weights go into the other buffer."""

@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 from ...models import ModelConfig
 from ...registry import ZootomyError
 from ..config import RolloutConfig
-from ..knobs import refuse_taken
+from ..knobs import parallel, refuse_taken
 
 Platform = Literal["cpu", "cuda", "tpu"]
 MIB = 1024**2
@@ -88,6 +88,8 @@ def launch(
             f"{config.max_prompt_tokens} + max_new_tokens {config.max_new_tokens} = {total}; "
             "raise it, or leave it None"
         )
+    # On a CPU, devices of JAX are no devices of vLLM's.
+    tensor, data = parallel(None if platform == "cpu" else mesh)
     seqs = knobs.max_num_seqs or config.max_slots
     arguments: dict[str, Any] = {
         "dtype": _dtype(config, dtype),
@@ -96,16 +98,13 @@ def launch(
         "max_num_seqs": seqs,
         "enforce_eager": knobs.enforce_eager,
         "enable_prefix_caching": knobs.prefix_caching,
-        "tensor_parallel_size": knobs.tensor_parallel or _axis(mesh, "tensor", "model", "tp"),
-        "data_parallel_size": knobs.data_parallel or _axis(mesh, "data", "fsdp", "dp"),
+        "tensor_parallel_size": knobs.tensor_parallel or tensor,
+        "data_parallel_size": knobs.data_parallel or data,
         "seed": config.seed,
         "skip_tokenizer_init": True,
         "logprobs_mode": "processed_logprobs",
         "generation_config": "vllm",
     }
-    if platform == "cpu":
-        arguments["data_parallel_size"] = knobs.data_parallel or 1
-        arguments["tensor_parallel_size"] = knobs.tensor_parallel or 1
     optional = {
         "max_num_batched_tokens": knobs.max_num_batched_tokens,
         "gpu_memory_utilization": knobs.memory_utilisation,
@@ -146,13 +145,6 @@ def apply_environment(variables: dict[str, str]) -> None:
     """Set what is not set yet; the user's own settings win."""
     for name, value in variables.items():
         os.environ.setdefault(name, value)
-
-
-def _axis(mesh: dict[str, int] | None, *names: str) -> int:
-    size = 1
-    for name in names:
-        size *= (mesh or {}).get(name, 1)
-    return size
 
 
 def _dtype(config: RolloutConfig, dtype: str) -> str:

@@ -7,7 +7,7 @@ import importlib
 import json
 import tempfile
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +15,11 @@ import numpy as np
 
 from ...models import ModelConfig, config_fields
 from ...registry import ZootomyError
-from ..checks import CLOSED, check_positions, check_requests, completion_seed
+from ..checks import CLOSED, STOP_REASONS, check_positions, check_requests, completion_seed
 from ..config import RolloutConfig
 from ..extras import import_extra
 from ..transfer.types import TransferError
-from ..types import Completion, Request, SamplingParams, StopReason, Weights, whole_number
+from ..types import Completion, Request, SamplingParams, Weights, whole_number
 from ..weights import check_same, named_params
 from . import tpu
 from .arguments import MIN_TEMPERATURE, Platform, apply_environment, launch
@@ -32,8 +32,6 @@ from .weights import (
     outgoing,
     tensors,
 )
-
-_STOP: dict[str, StopReason] = {"stop": "stop", "length": "length", "abort": "abort"}
 
 
 class VllmEngine:
@@ -48,7 +46,6 @@ class VllmEngine:
         model: sizes of the policy.
         dtype: of the policy's arithmetic.
         mesh: size by axis of the rollout mesh, for parallel sizes left unset.
-        prepare: applied to weights before they are sent: where adapters are merged.
 
     Raises:
         ZootomyError: a missing package or device, a knob without effect, limits the model cannot
@@ -62,13 +59,11 @@ class VllmEngine:
         *,
         dtype: str,
         mesh: dict[str, int] | None = None,
-        prepare: Callable[[Weights], Weights] | None = None,
     ):
         check_positions(config, model.max_positions)
         self.config = config
         self.platform: Platform = find_platform()
         self._model = model
-        self._prepare = prepare
         self._rules, self._fused = with_user_rules(RULES, FUSED, config.vllm.mapping_config)
         self._tpu_rules, _ = with_user_rules(
             TPU_RULES[model.family], (), config.vllm.mapping_config
@@ -181,7 +176,7 @@ class VllmEngine:
         return Completion(
             tokens=np.asarray(grown.tokens, np.int32),
             logp=logp,
-            stop_reason=_STOP[grown.reason or "abort"],
+            stop_reason=STOP_REASONS[grown.reason or "abort"],
             version=self._version,
         )
 
@@ -200,7 +195,7 @@ class VllmEngine:
             TransferError: a failure inside vLLM; the engine goes on with its old weights.
         """
         version = whole_number("version", version, 0, "an integer >= 0")
-        named = named_params(weights if self._prepare is None else self._prepare(weights))
+        named = named_params(weights)
         with self._turn:
             if self._llm is None:
                 raise ZootomyError(CLOSED)

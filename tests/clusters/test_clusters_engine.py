@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from zootomy.clusters import Sequences
+from zootomy.clusters import ClusterConfig, OptimizerConfig, Sequences, cast
 from zootomy.rollout import Request, RolloutConfig, SamplingParams, make_engine
 
 REQUESTS = [Request((1, 2, 3, 4), n=2), Request((5,), n=3)]
@@ -38,3 +38,16 @@ def test_rollout_logp_is_the_actors_before_and_after_a_sync(kit, cluster, ragged
     assert rollout_gap(kit, cluster) > 1e-2
     assert cluster.sync_weights() == 1
     assert rollout_gap(kit, cluster) < 1e-4
+
+
+def test_an_engine_is_told_the_mesh_of_the_rollout(monkeypatch, kit):
+    """Engines of other processes take their parallel sizes from it."""
+    told = {}
+    monkeypatch.setattr(cast, "make_engine", lambda config, model, **given: told.update(given))
+    config = ClusterConfig(
+        role_to_mesh={"rollout": "data=2,tensor=2@2"}, axis_rules={"vocab": "none"}
+    )
+    model = kit.decoder()
+    actor = cast.make_actor(config, model, OptimizerConfig(learning_rate=1e-3), 1)
+    cast.make_rollout(config, actor, RolloutConfig())
+    assert told == {"mesh": {"data": 2, "fsdp": 1, "tensor": 2, "sequence": 1}}
