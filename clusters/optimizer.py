@@ -197,6 +197,12 @@ def _check_options(config: OptimizerConfig) -> None:
         if option not in known:
             names = set(known) - {"learning_rate", "weight_decay"}
             raise unknown_name(f"option of the optimizer {config.name!r}", option, names)
+        default, given = known[option].default, config.options[option]
+        if isinstance(default, int | float) and isinstance(given, str):
+            raise ZootomyError(
+                f"The option {option!r} of the optimizer {config.name!r} must be a number such as "
+                f"{default!r}, got the text {given!r}."
+            )
     if config.weight_decay and "weight_decay" not in known:
         raise ZootomyError(
             f"The optimizer {config.name!r} has no weight decay, but weight_decay="

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -27,6 +28,8 @@ OPEN_MAPPINGS = (
     "cluster.axis_rules",
     "cluster.role_to_dtype",
 )
+
+_EXPONENT = re.compile(r"[+-]?[0-9]+(\.[0-9]*)?[eE][+-]?[0-9]+")
 
 
 def take_dotted(words: list[str], prefixes: tuple[str, ...]) -> tuple[list[str], dict[str, Any]]:
@@ -187,6 +190,9 @@ def _parse(key: str, text: str) -> Any:
         value = yaml.safe_load(text)
     except yaml.YAMLError as error:
         raise ZootomyError(f"{key} {text!r} is not YAML: {error}") from error
+    if isinstance(value, str) and _EXPONENT.fullmatch(value):
+        # YAML of 2005 takes 1e-4, without a point, for text.
+        return float(value)
     if isinstance(value, str) and "," in value and "." not in key:
         return [part.strip() for part in value.split(",")]
     return value

@@ -15,11 +15,22 @@ from ..registry import BlockSpec, ZootomyError, bind, describe, unknown_name
 from ..registry import slot as find_slot
 from .algorithm import Algorithm
 from .arrays import Metrics
+from .results import check_result
 
 GIVE = "give it with the rollouts or the outputs"
 
 
 def call(slot: str, spec: BlockSpec, inputs: Mapping[str, Any]) -> Callable[..., Any]:
+    """A block as `filled` gives it, which refuses to return what its slot does not state."""
+    function = filled(slot, spec, inputs)
+
+    def run(*arguments: Any) -> Any:
+        return check_result(slot, spec.name, function(*arguments), jnp.shape(arguments[0]))
+
+    return run
+
+
+def filled(slot: str, spec: BlockSpec, inputs: Mapping[str, Any]) -> Callable[..., Any]:
     """A block with its hyperparameters and the extra inputs it asks for filled in.
 
     Raises:
@@ -56,9 +67,9 @@ def logged(
     Raises:
         ZootomyError: for a metric of another shape, or under a name that is taken.
     """
-    function = call(slot, spec, inputs)
     if not describe(slot, spec.name).logs:
-        return function
+        return call(slot, spec, inputs)
+    function = filled(slot, spec, inputs)
 
     def run(*arguments: Any) -> Any:
         returned = function(*arguments)
@@ -83,7 +94,7 @@ def logged(
                     f"name."
                 )
             metrics[name] = (masked_sum(jax.lax.stop_gradient(x), mask), count(mask))
-        return value
+        return check_result(slot, spec.name, value, jnp.shape(arguments[0]))
 
     return run
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -213,7 +214,7 @@ class Learner:
             "cursor": self.cursor,
             "controllers": {name: dict(state) for name, state in self.controller_states.items()},
             "seed": self.seed,
-            "algorithm": self.algorithm.to_dict(),
+            "algorithm": _for_json(self.algorithm.to_dict()),
             "in_flight": self.pipeline.state(),
         }
 
@@ -223,7 +224,7 @@ class Learner:
         Raises:
             ZootomyError: if it is the state of another seed, algorithm or model.
         """
-        for key, mine in (("seed", self.seed), ("algorithm", self.algorithm.to_dict())):
+        for key, mine in (("seed", self.seed), ("algorithm", _for_json(self.algorithm.to_dict()))):
             if state[key] != mine:
                 changed = "; ".join(plain_differences(state[key], mine, key))
                 raise ZootomyError(
@@ -246,3 +247,12 @@ def _speed(collected: Collected, spans: Spans, seconds: float) -> dict[str, floa
         for group in collected.sampled
     )
     return {**spans.take(), "time/step": seconds, "tokens_per_second": tokens / seconds}
+
+
+def _for_json(data: Any) -> Any:
+    """Plain data with infinite hyperparameters, which JSON has no word for, as text."""
+    if isinstance(data, Mapping):
+        return {key: _for_json(value) for key, value in data.items()}
+    if isinstance(data, list | tuple):
+        return [_for_json(value) for value in data]
+    return str(data) if isinstance(data, float) and math.isinf(data) else data

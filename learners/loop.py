@@ -10,6 +10,7 @@ import numpy as np
 
 from ..clusters import Checkpoints
 from ..monitor import RunLog, Sample, SampleLog, Screen, choose, read_log
+from ..registry import unknown_name
 from ..tasks import Prompt
 from .evaluation import Evaluation
 from .learner import Learner, StepReport
@@ -87,6 +88,7 @@ class Loop:
             metrics |= last
             self.samples.write(report.step, self._held_out(evaluation), "eval")
         metrics |= self.telemetry.end(report.step, self.learner.cluster)
+        self._check_score({*metrics, *last})
         shown = self._sampled(report)
         self.samples.write(report.step, shown)
         self.log.write(report.step, metrics)
@@ -103,6 +105,13 @@ class Loop:
             self.checkpoints.wait()
             raise RunStopped(asked, report.step, self.config.folder)
         return last
+
+    def _check_score(self, known: set[str]) -> None:
+        """Refuse a `checkpoint.best_metric` that the run does not measure."""
+        name = self.config.checkpoint.best_metric
+        unmeasured = name.startswith("eval/") and not self.learner.task.eval
+        if self.config.checkpoint.keep_best and name not in known and not unmeasured:
+            raise unknown_name("metric in checkpoint.best_metric:", name, known)
 
     def _due(self, every: int, step: int) -> bool:
         return step == self.config.steps or (every > 0 and step % every == 0)

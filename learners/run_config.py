@@ -103,6 +103,11 @@ class RewardModelConfig:
     def __post_init__(self) -> None:
         if self.clip is not None and not self.clip > 0:
             raise ZootomyError(f"reward_model.clip must be above 0 or null, got {self.clip}.")
+        if not self.path and (self.weight, self.normalize, self.clip) != (1.0, False, None):
+            raise ZootomyError(
+                "reward_model.weight, normalize and clip have no effect without a reward model; "
+                "set reward_model.path."
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -199,6 +204,11 @@ class RunConfig:
                 raise ZootomyError(f"{name} must be 0 or more, got {self.__dict__[name]}.")
         if self.steps < 1:
             raise ZootomyError(f"steps must be 1 or more, got {self.steps}.")
+        if self.telemetry.profile_from > self.steps:
+            raise ZootomyError(
+                f"telemetry.profile_from is {self.telemetry.profile_from}, but the run has "
+                f"{self.steps} steps; nothing would be recorded."
+            )
 
 
 def without_engine(config: RunConfig) -> RunConfig:
@@ -290,7 +300,7 @@ def read_yaml(path: str | Path) -> tuple[Algorithm, RunConfig]:
         raise ZootomyError(f"There is no config file {str(path)!r}.")
     try:
         data = yaml.safe_load(file.read_text(encoding="utf-8")) or {}
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ZootomyError(f"{str(path)!r} is not YAML: {error}") from error
     if not isinstance(data, Mapping):
         raise ZootomyError(f"{str(path)!r} must hold a mapping, got {type(data).__name__}.")

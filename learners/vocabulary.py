@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from ..models import Distributions, map_distributions
 from ..registry import BlockSpec, ZootomyError, describe, slot
 from .algorithm import Algorithm
-from .calling import call
+from .calling import filled
 
 NEED = "logits"
 # The slots whose blocks can be given whole distributions: of the policy now, and of the reference.
@@ -66,7 +66,7 @@ def over_vocabulary(
     Raises:
         ZootomyError: if the block asks for an input that is not at hand, or returns another shape.
     """
-    call(slot_name, spec, inputs)  # what is missing is named with all that is there
+    filled(slot_name, spec, inputs)  # what is missing is named with all that is there
     others = slot(slot_name).inputs[2:]
     asked = {*others, *describe(slot_name, spec.name).extras}
     given = {name: jnp.asarray(x) for name, x in inputs.items() if name in asked and x is not None}
@@ -74,7 +74,7 @@ def over_vocabulary(
     def evaluate(
         logp: jax.Array, ref_logp: jax.Array | None, part: dict[str, jax.Array]
     ) -> jax.Array:
-        block = call(slot_name, spec, part)
+        block = filled(slot_name, spec, part)
         return block(logp, ref_logp, *(part.get(name) for name in others))
 
     return map_distributions(evaluate, policy, reference, given, mask)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import re
 from dataclasses import dataclass
@@ -50,6 +51,12 @@ class LoraConfig:
     def __post_init__(self) -> None:
         if self.rank < 0:
             raise ZootomyError(f"lora.rank must be 0 or more, got {self.rank}.")
+        for entry in dataclasses.fields(self) if not self.rank else ():
+            if vars(self)[entry.name] != entry.default:
+                raise ZootomyError(
+                    f"lora.{entry.name} has no effect while lora.rank is 0; set lora.rank (8 is "
+                    "usual)."
+                )
         if not (math.isfinite(self.alpha) and self.alpha > 0):
             raise ZootomyError(f"lora.alpha must be above 0, got {self.alpha}.")
         for name, choices in (("init", get_args(Init)), ("base", get_args(Base))):

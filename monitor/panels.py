@@ -27,6 +27,7 @@ class Shown(NamedTuple):
 
 SHOWN = (
     Shown("reward/mean", "reward", ".3f", "bold green"),
+    Shown("completions/invalid", "without a reward", ".1%", "bold red"),
     Shown("eval/accuracy", "held-out accuracy", ".1%", "bold cyan"),
     Shown("kl", "kl to reference", ".4f", "magenta"),
     Shown("entropy", "entropy (nats)", ".3f", "yellow"),
@@ -42,6 +43,9 @@ SHOWN = (
     Shown("tokens_per_second", "tokens a second", ",.0f", "white"),
 )
 """In this order, each where it has been logged."""
+
+# No news while they are 0.
+_TROUBLE = ("completions/invalid",)
 
 _SPAN_STYLES = ("cyan", "green", "yellow", "magenta", "blue", "red", "white")
 _SPARK_WIDTH = 24
@@ -63,7 +67,11 @@ def duration(seconds: float) -> str:
 def plain_line(step: int, total: int, metrics: Mapping[str, float], remaining: float | None) -> str:
     """One step in one line, for logs and pipes."""
     parts = [f"step {step}/{total}"]
-    parts += [f"{s.label} {number(metrics[s.name], s.format)}" for s in SHOWN if s.name in metrics]
+    parts += [
+        f"{s.label} {number(metrics[s.name], s.format)}"
+        for s in SHOWN
+        if s.name in metrics and (metrics[s.name] or s.name not in _TROUBLE)
+    ]
     if remaining is not None:
         parts.append(f"left {duration(remaining)}")
     return "  ".join(parts)
@@ -72,7 +80,11 @@ def plain_line(step: int, total: int, metrics: Mapping[str, float], remaining: f
 def metrics_table(history: Mapping[str, Sequence[float]], columns: int) -> Table:
     """Label, latest value and curve of every shown metric, several a row."""
     table = Table.grid(padding=(0, 1), expand=False)
-    present = [shown for shown in SHOWN if history.get(shown.name)]
+    present = [
+        shown
+        for shown in SHOWN
+        if history.get(shown.name) and (any(history[shown.name]) or shown.name not in _TROUBLE)
+    ]
     rows = math.ceil(len(present) / columns)
     for _ in range(columns):
         table.add_column(no_wrap=True)

@@ -1,4 +1,4 @@
-"""The documentation's `zootomy train` and `zootomy eval` lines run, on runs cut down to one step."""
+"""The documentation's `zootomy train` lines run, cut down to one step of the least work."""
 
 import shlex
 from dataclasses import replace
@@ -37,6 +37,8 @@ def cut_down(config, folder):
         evaluation=replace(config.evaluation, size=4),
         batch=replace(config.batch, full=2, mini=None, group_size=2),
         model=replace(config.model, preset="tiny"),
+        optimizer=replace(config.optimizer, warmup_steps=0),
+        critic_optimizer=replace(config.critic_optimizer, warmup_steps=0),
         checkpoint=replace(config.checkpoint, every=0),
     )
 
@@ -45,9 +47,14 @@ def cut_down(config, folder):
 @pytest.mark.parametrize("line", lines("train"))
 def test_a_training_line(line, tmp_path, monkeypatch, capsys):
     train = runs.train
-    monkeypatch.setattr(
-        runs, "train", lambda chosen, run, **rest: train(chosen, cut_down(run, tmp_path), **rest)
-    )
+
+    def least(chosen, run, **rest):
+        if chosen.group_filter is not None:
+            # A fresh model gives no group a signal.
+            chosen = chosen.override({"group_filter.when_short": "train"})
+        return train(chosen, cut_down(run, tmp_path), **rest)
+
+    monkeypatch.setattr(runs, "train", least)
     monkeypatch.chdir(ROOT)
     assert main(shlex.split(line)[1:]) == 0, capsys.readouterr().err
     assert (tmp_path / "model").is_dir() or (tmp_path / "merged").is_dir()
