@@ -74,8 +74,8 @@ RETURNED = {
     "aggregation: a scalar": (
         "aggregation",
         lambda mask, group_ids: 1.0 / mask.sum(),
-        "aggregation 'odd' must return weights [N, T], here of shape [2, 2], and returned an "
-        "array of shape [].",
+        "aggregation 'odd' must return weights [N, T], over the whole mini-batch, here of shape "
+        "[2, 2], and returned an array of shape [].",
     ),
 }
 
