@@ -44,6 +44,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         given = _load_plugins(given)
         if given[:1] == ["train"]:
             commands.train_from(given[1:])
+        elif given[:1] == ["show-cluster"]:
+            commands.show_cluster_from(given[1:])
         elif given[:1] == ["bench"]:
             return commands.bench_from(given[1:])
         else:

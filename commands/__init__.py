@@ -2,7 +2,7 @@
 
 from .asking import diff, find, list_names, show
 from .benchmarks import bench, bench_from
-from .runs import evaluate_run, show_cluster
+from .runs import evaluate_run, show_cluster, show_cluster_from
 from .training import train, train_from
 
 __all__ = [
@@ -14,6 +14,7 @@ __all__ = [
     "list_names",
     "show",
     "show_cluster",
+    "show_cluster_from",
     "train",
     "train_from",
 ]

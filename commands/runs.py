@@ -10,7 +10,7 @@ import tyro
 
 from ..learners.compilation import keep_compilations
 from .output import say, say_json
-from .training import starting_point
+from .starting import print_help, read_start, wants_help
 
 
 def show_cluster(
@@ -23,22 +23,33 @@ def show_cluster(
 ) -> None:
     """Draw which role sits where and what it takes there, and explain every batch size.
 
+    Takes every option of `train` besides, as in `--batch.full 512 --lora.rank 8`.
+
     Args:
         config: a YAML file, as of `train`.
         algorithm: instead of the file's.
-        mesh: instead of the file's `cluster.mesh`, e.g. `fsdp=4,tensor=2`.
+        mesh: short for `--cluster.mesh`, e.g. `fsdp=4,tensor=2`.
         devices: how many there are to be; None: those of this machine for `auto`, else any.
         json: print JSON.
     """
+    del config, algorithm, mesh, devices, json
+    raise AssertionError("main calls show_cluster_from instead")
+
+
+def show_cluster_from(words: list[str]) -> None:
+    """`zootomy show-cluster`: its words are read as those of `train`."""
     from ..learners.seating import draw_seats, seat_roles
     from ..learners.sizes import explain_sizes
 
-    chosen, run = starting_point(algorithm, config)
-    if mesh:
-        run = replace(run, cluster=replace(run.cluster, mesh=mesh))
+    if wants_help(words):
+        print_help(show_cluster, "show-cluster")
+    chosen, run, given = read_start(words, {"mesh": str, "devices": int | None, "json": bool})
+    if given.get("mesh"):
+        run = replace(run, cluster=replace(run.cluster, mesh=given["mesh"]))
+    devices = given.get("devices")
     seats = seat_roles(chosen, run, devices)
     sizes = explain_sizes(chosen, run, devices)
-    if json:
+    if given.get("json"):
         say_json({"roles": [asdict(seat) for seat in seats], "sizes": sizes.splitlines()})
         return
     say(f"{draw_seats(seats)}\n\n{sizes}")

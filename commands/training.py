@@ -8,24 +8,13 @@ import tyro
 from rich.console import Console
 
 from ..learners import Algorithm
-from ..learners import algorithm as named_algorithm
-from ..learners.arguments import (
-    OPEN_MAPPINGS,
-    check_flags,
-    take_dotted,
-    take_named,
-    with_options,
-)
-from ..learners.run_config import RunConfig, read_yaml, setting_names
-from ..registry import ZootomyError, slots
+from ..learners.run_config import RunConfig
 from .output import say
-
-# Options of `train` beside the settings of a run.
-WORDS = ("algorithm", "config", "plugin", "resume")
+from .starting import print_help, read_start, wants_help
 
 
 def train(
-    run: Annotated[RunConfig, tyro.conf.arg(name="")],
+    run: Annotated[RunConfig, tyro.conf.arg(name="")] = RunConfig(),  # noqa: B008
     algorithm: str = "grpo",
     config: str = "",
     plugin: str = "",
@@ -46,37 +35,15 @@ def train(
         resume: go on with the run in the folder, from its newest checkpoint.
     """
     del run, algorithm, config, plugin, resume
-    raise AssertionError("main takes train apart before this is called")
+    raise AssertionError("main calls train_from instead")
 
 
-def train_from(arguments: list[str]) -> None:
-    """`zootomy train`: the algorithm's own names are taken out before tyro reads the rest."""
-    arguments, changes = take_dotted(arguments, tuple(place.name for place in slots()))
-    arguments, options = take_dotted(arguments, OPEN_MAPPINGS)
-    arguments, names_given = take_named(arguments, "algorithm")
-    arguments, files = take_named(arguments, "config")
-    if not {"-h", "--help"} & set(arguments):
-        places = [place.name for place in slots()]
-        check_flags(arguments, [*setting_names(), *places, *WORDS])
-    file = _only("config", files)
-    chosen, run = starting_point(_only("algorithm", names_given), file)
-    run = with_options(run, options)
-
-    def read(
-        run: Annotated[RunConfig, tyro.conf.arg(name="")] = run,
-        algorithm: str = chosen.name,
-        config: str = file,
-        plugin: str = "",
-        resume: bool = False,
-    ) -> tuple[RunConfig, bool]:
-        del algorithm, config, plugin
-        return run, resume
-
-    read.__doc__ = train.__doc__
-    run, resume = tyro.cli(read, prog="zootomy train", args=arguments)
-    if changes:
-        chosen = chosen.override(changes)
-    _run(chosen, run, resume)
+def train_from(words: list[str]) -> None:
+    """`zootomy train`: tyro writes the help; the words are read by name, as in a YAML file."""
+    if wants_help(words):
+        print_help(train, "train")
+    chosen, run, given = read_start(words, {"resume": bool})
+    _run(chosen, run, given.get("resume", False))
 
 
 def _run(chosen: Algorithm, run: RunConfig, resume: bool) -> None:
@@ -94,16 +61,3 @@ def _run(chosen: Algorithm, run: RunConfig, resume: bool) -> None:
     say(f"curves:  {result.plot}")
     say(f"weights: {result.folder / 'model'}")
     say(f"log:     {result.folder / 'metrics.jsonl'}")
-
-
-def _only(name: str, values: list[str]) -> str:
-    """The one value given for a name, or an empty text; two are an error."""
-    if len(values) > 1:
-        raise ZootomyError(f"--{name} is given {len(values)} times: {', '.join(values)}; give one.")
-    return values[0] if values else ""
-
-
-def starting_point(name: str, file: str) -> tuple[Algorithm, RunConfig]:
-    """The algorithm and settings that `--algorithm` and `--config` name."""
-    chosen, run = read_yaml(file) if file else (named_algorithm("grpo"), RunConfig())
-    return named_algorithm(name) if name else chosen, run

@@ -3,33 +3,18 @@
 from __future__ import annotations
 
 import re
+import types
+import typing
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any, Literal, Union
 
 import yaml
 
-from ..registry import ZootomyError, closest
-
-if TYPE_CHECKING:
-    from .run_config import RunConfig
-
-# Mappings whose keys depend on other settings, given as `--task.options.terms 3`.
-OPEN_MAPPINGS = (
-    "task.options",
-    "optimizer.options",
-    "critic_optimizer.options",
-    "rollout.vllm.hf_overrides",
-    "rollout.vllm.additional_config",
-    "rollout.vllm.mapping_config",
-    "rollout.vllm.engine_arguments",
-    "rollout.sglang_jax.engine_arguments",
-    "cluster.role_to_mesh",
-    "cluster.axis_rules",
-    "cluster.role_to_dtype",
-)
+from ..registry import ZootomyError, check_value, closest
 
 _EXPONENT = re.compile(r"[+-]?[0-9]+(\.[0-9]*)?[eE][+-]?[0-9]+")
+_SWITCHED = ("true", "false", "none", "null")
 
 
 def take_dotted(words: list[str], prefixes: tuple[str, ...]) -> tuple[list[str], dict[str, Any]]:
@@ -49,10 +34,11 @@ def take_dotted(words: list[str], prefixes: tuple[str, ...]) -> tuple[list[str],
     """
     rest: list[str] = []
     taken: dict[str, Any] = {}
-    left = iter(words)
-    for word in left:
+    left = deque(words)
+    while left:
+        word = left.popleft()
         key, sign, value = word.partition("=")
-        name = key.removeprefix("--").replace("-", "_")
+        name = _name(key)
         if not key.startswith("--") or not _matches(name, prefixes):
             rest.append(word)
             continue
@@ -77,8 +63,9 @@ def take_named(words: list[str], name: str) -> tuple[list[str], list[str]]:
     """
     rest: list[str] = []
     values: list[str] = []
-    left = iter(words)
-    for word in left:
+    left = deque(words)
+    while left:
+        word = left.popleft()
         key, sign, value = word.partition("=")
         if key == f"--{name}":
             values.append(value if sign else _next(key, left))
@@ -87,24 +74,76 @@ def take_named(words: list[str], name: str) -> tuple[list[str], list[str]]:
     return rest, values
 
 
-def check_flags(words: list[str], known: Iterable[str]) -> None:
-    """Refuse an option that does not exist, and one that is given twice.
+def take_settings(
+    words: Sequence[str], kinds: Mapping[str, Any]
+) -> tuple[list[str], dict[str, Any]]:
+    """Split off `--NAME VALUE` of settings whose types are known.
+
+    A switch stands alone, and is turned off as `--model.no-remat`; a tuple takes several words, or
+    one with commas; `none` is nothing where that is allowed; an entry of a mapping is written
+    `--task.options.terms 3`, and its value is YAML.
 
     Args:
         words: the command line.
+        kinds: dotted name, with underscores -> its type.
+
+    Returns:
+        The words that are left, and dotted name -> value.
+
+    Raises:
+        ZootomyError: for a name without a value or given twice, or a value that does not fit.
+    """
+    mappings = [name for name, kind in kinds.items() if typing.get_origin(kind) is Mapping]
+    rest: list[str] = []
+    taken: dict[str, Any] = {}
+    left = deque(words)
+    while left:
+        word = left.popleft()
+        key, sign, text = word.partition("=")
+        name = _name(key)
+        given = [text] if sign else []
+        if not key.startswith("--"):
+            rest.append(word)
+            continue
+        if _matches(name, tuple(mappings)):
+            value = _parse(key, given[0] if sign else _next(key, left))
+            if name in mappings:
+                raise ZootomyError(
+                    f"{key} is set entry by entry, as in {key}.NAME VALUE; got {value!r}."
+                )
+        elif name in kinds:
+            kind = kinds[name]
+            value = _read(key, kind, given or _following(key, kind, left))
+        elif bool in _members(kinds.get(_positive(name))) and not sign:
+            name, value = _positive(name), False
+        else:
+            rest.append(word)
+            continue
+        if name in taken:
+            raise ZootomyError(f"{key} is given twice.")
+        taken[name] = value
+    return rest, taken
+
+
+def refuse_rest(words: Sequence[str], known: Iterable[str]) -> None:
+    """Refuse what is left of a command line when all that is known is taken.
+
+    Args:
+        words: what is left.
         known: every right name, dotted, with underscores and without dashes in front.
 
     Raises:
-        ZootomyError: naming the option, and the closest that exists.
+        ZootomyError: naming the first word, and the closest option that exists.
     """
     known = set(known)
-    for key, name in _flags(words):
-        if name not in known and _positive(name) not in known:
-            raise ZootomyError(
-                f"Unknown option {key}.{_guess(name, known)} `zootomy train --help` lists the "
-                f"settings, `zootomy list` the slots."
-            )
-    refuse_twice(words)
+    for word in words:
+        key = word.partition("=")[0]
+        if not key.startswith("--"):
+            raise ZootomyError(f"{word!r} belongs to no option; options are written --NAME VALUE.")
+        raise ZootomyError(
+            f"Unknown option {key}.{_guess(_name(key), known)} `zootomy train --help` lists the "
+            f"settings, `zootomy list` the slots."
+        )
 
 
 def refuse_twice(words: list[str]) -> None:
@@ -114,16 +153,15 @@ def refuse_twice(words: list[str]) -> None:
         ZootomyError: naming it.
     """
     given: set[str] = set()
-    for key, name in _flags(words):
-        if _positive(name) in given:
+    for key in (word.partition("=")[0] for word in words if word.startswith("--")):
+        if _positive(_name(key)) in given:
             raise ZootomyError(f"{key} is given twice.")
-        given.add(_positive(name))
+        given.add(_positive(_name(key)))
 
 
-def _flags(words: list[str]) -> list[tuple[str, str]]:
-    """The options among the words: as written, and with underscores and no dashes in front."""
-    keys = [word.partition("=")[0] for word in words if word.startswith("--")]
-    return [(key, key.removeprefix("--").replace("-", "_")) for key in keys]
+def _name(key: str) -> str:
+    """An option as settings are named: with underscores, and no dashes in front."""
+    return key.removeprefix("--").replace("-", "_")
 
 
 def _positive(name: str) -> str:
@@ -143,40 +181,45 @@ def _guess(name: str, known: set[str]) -> str:
     return f" Did you mean {' or '.join(f'--{one}' for one in close)}?" if close else ""
 
 
-def with_options(run: RunConfig, options: Mapping[str, Any]) -> RunConfig:
-    """The settings with entries of their open mappings set.
-
-    Args:
-        run: the settings.
-        options: dotted name -> value, as `take_dotted` gives them.
-
-    Returns:
-        The settings with them.
-
-    Raises:
-        ZootomyError: for a mapping that is given a value as a whole.
-    """
-    for key, value in options.items():
-        if key in OPEN_MAPPINGS:
-            raise ZootomyError(
-                f"--{key} is set entry by entry, as in --{key}.NAME VALUE; got {value!r}."
-            )
-        for mapping in OPEN_MAPPINGS:
-            if key.startswith(f"{mapping}."):
-                run = _with_entry(run, mapping.split("."), key.removeprefix(f"{mapping}."), value)
-    return run
+def _members(kind: Any) -> tuple[Any, ...]:
+    """The types that a union allows; a type alone is the one."""
+    return (
+        typing.get_args(kind)
+        if isinstance(kind, types.UnionType) or typing.get_origin(kind) is Union
+        else (kind,)
+    )
 
 
-def _with_entry(settings: Any, path: Sequence[str], key: str, value: Any) -> Any:
-    """A frozen dataclass whose mapping at `path` has one entry more."""
-    part = settings.__dict__[path[0]]
-    changed = {**part, key: value} if len(path) == 1 else _with_entry(part, path[1:], key, value)
-    return replace(settings, **{path[0]: changed})
+def _following(key: str, kind: Any, left: deque[str]) -> list[str]:
+    """The words that are an option's value, taken from those that are left."""
+    if any(typing.get_origin(member) is tuple for member in _members(kind)):
+        found = [_next(key, left)]
+        while left and not left[0].startswith("--"):
+            found.append(left.popleft())
+        return found
+    if bool in _members(kind):
+        return [left.popleft()] if left and left[0].lower() in _SWITCHED else ["true"]
+    return [_next(key, left)]
 
 
-def _next(key: str, left: Any) -> str:
-    value = next(left, None)
-    if value is None or value.startswith("--"):
+def _read(key: str, kind: Any, texts: list[str]) -> Any:
+    """An option's value, of the type that its setting has."""
+    members = _members(kind)
+    for member in members:
+        if typing.get_origin(member) is tuple:
+            element = typing.get_args(member)[0]
+            parts = [part.strip() for text in texts for part in text.split(",") if part.strip()]
+            return tuple(_read(key, element, [part]) for part in parts)
+    (text,) = texts
+    if type(None) in members and text.lower() in ("none", "null"):
+        return None
+    words = str in members or any(typing.get_origin(member) is Literal for member in members)
+    return check_value(text if words else _parse(key, text), kind, _name(key))
+
+
+def _next(key: str, left: deque[str]) -> str:
+    value = left.popleft() if left else "--"
+    if value.startswith("--"):
         raise ZootomyError(f"{key} needs a value, as in {key} VALUE.")
     return value
 

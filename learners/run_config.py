@@ -3,28 +3,26 @@
 from __future__ import annotations
 
 import dataclasses
-import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import yaml
-from jax.sharding import Mesh
 
-from ..clusters import ClusterConfig, OptimizerConfig, mesh_text
+from ..clusters import ClusterConfig, OptimizerConfig
 from ..models import AttentionKernel, LayerStyle, LoraConfig
-from ..registry import ZootomyError, check_value, unknown_name
+from ..registry import ZootomyError
 from ..rollout import RolloutConfig
 from ..tasks import TaskConfig
 from .algorithm import Algorithm
 from .batch import BatchConfig
 from .evaluation import EvaluationConfig
+from .settings import from_plain, to_plain
 from .telemetry import TelemetryConfig
 from .warmup import WarmupConfig
 from .zoo import algorithm as named_algorithm
 
-Config = TypeVar("Config")
 Dtype = Literal["float32", "bfloat16"]
 
 
@@ -215,62 +213,6 @@ def without_engine(config: RunConfig) -> RunConfig:
     """The same settings with the engine that needs no start, for when nothing is sampled."""
     rollout = dataclasses.replace(config.rollout, engine="vanilla")
     return dataclasses.replace(config, rollout=rollout)
-
-
-def setting_names(kind: Any = RunConfig, where: str = "") -> list[str]:
-    """The dotted names of all settings of a run."""
-    found = []
-    for name, hint in typing.get_type_hints(kind).items():
-        if dataclasses.is_dataclass(hint):
-            found += setting_names(hint, f"{where}{name}.")
-        else:
-            found.append(f"{where}{name}")
-    return found
-
-
-def to_plain(config: Any) -> Any:
-    """A config as plain data: mappings, lists, numbers, words."""
-    if dataclasses.is_dataclass(config) and not isinstance(config, type):
-        return {
-            entry.name: to_plain(getattr(config, entry.name))
-            for entry in dataclasses.fields(config)
-        }
-    if isinstance(config, Mesh):
-        return mesh_text(config)
-    if isinstance(config, Mapping):
-        return {str(key): to_plain(value) for key, value in config.items()}
-    if isinstance(config, list | tuple):
-        return [to_plain(value) for value in config]
-    return config
-
-
-def from_plain(kind: type[Config], data: Any, where: str = "") -> Config:
-    """The config of a kind that plain data describes; what is left out has its default.
-
-    Args:
-        kind: a dataclass whose fields are dataclasses or plain values.
-        data: nested mappings.
-        where: the dotted name of the place, for errors.
-
-    Raises:
-        UnknownNameError: for a field that does not exist.
-        ZootomyError: for a value that does not fit.
-    """
-    if not isinstance(data, Mapping):
-        raise ZootomyError(f"{where or 'The config'} must be a mapping, got {data!r}.")
-    hints = typing.get_type_hints(kind)
-    fields = {entry.name for entry in dataclasses.fields(kind)}  # pyright: ignore[reportArgumentType]
-    values = {}
-    for key, value in data.items():
-        path = f"{where}.{key}" if where else str(key)
-        if key not in fields:
-            raise unknown_name(f"setting of {where or 'a run'}:", key, fields)
-        hint = hints[key]
-        if dataclasses.is_dataclass(hint) and isinstance(hint, type):
-            values[key] = from_plain(hint, value, path)
-        else:
-            values[key] = check_value(value, hint, path)
-    return kind(**values)
 
 
 def write_yaml(path: str | Path, algorithm: Algorithm, config: RunConfig) -> None:

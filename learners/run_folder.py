@@ -22,9 +22,9 @@ from .run_config import (
     ModelSource,
     RunConfig,
     read_yaml,
-    to_plain,
     write_yaml,
 )
+from .settings import to_plain
 from .sources import model_options
 
 CONFIG_FILE = "run.yaml"

@@ -224,6 +224,41 @@ def test_a_config_file_is_the_starting_point_and_the_command_line_goes_before_it
             "error: 'grpo+bypass+tis' names two corrections, 'bypass' and 'tis', and an algorithm "
             "has one: write grpo+bypass or grpo+tis.\n",
         ),
+        (
+            ["train", "--batch.full", "6", "--batch.mini", "4"],
+            "error: batch.mini must divide batch.full: 6 prompts cannot be cut into mini-batches of 4. "
+            "Use 2 or 3.\n",
+        ),
+        (["train", "--steps", "1,2"], "error: steps must be int, got ['1', '2'] (list).\n"),
+        (["train", "--steps", "many"], "error: steps must be int, got 'many' (str).\n"),
+        (["train", "--steps"], "error: --steps needs a value, as in --steps VALUE.\n"),
+        (
+            ["train", "--model.dtype", "float16"],
+            "error: model.dtype must be 'float32' or 'bfloat16', got 'float16' (str).\n",
+        ),
+        (
+            ["train", "more"],
+            "error: 'more' belongs to no option; options are written --NAME VALUE.",
+        ),
+        (
+            ["train", "--lora.alpha", "8"],
+            "error: lora.alpha has no effect while lora.rank is 0; set lora.rank (8 is usual).\n",
+        ),
+        (
+            ["train", "--reward_model.weight", "2"],
+            "error: reward_model.weight, normalize and clip have no effect without a reward model; "
+            "set reward_model.path.\n",
+        ),
+        (
+            ["train", "--steps", "3", "--telemetry.profile_from", "4", "--telemetry.profile_to=5"],
+            "error: telemetry.profile_from is 4, but the run has 3 steps; nothing would be "
+            "recorded.\n",
+        ),
+        (
+            ["train", "--optimizer.options.b1", "high"],
+            "error: The option 'b1' of the optimizer 'adamw' must be a number such as 0.9, got the "
+            "text 'high'.\n",
+        ),
         (["find", "length", "--limit", "-3"], "error: --limit must be 1 or more, got -3."),
         (["train", "--config", "no.yaml"], "error: There is no config file 'no.yaml'."),
         (
@@ -265,6 +300,23 @@ def test_a_users_error_is_a_sentence(capsys, tmp_path, monkeypatch, arguments, m
     assert "Traceback" not in err
 
 
+def test_a_config_file_of_bytes(capsys, tmp_path):
+    (tmp_path / "run.yaml").write_bytes(b"\xff\xfe\x00")
+    code, _, err = run(capsys, "train", "--config", str(tmp_path / "run.yaml"))
+    assert code == 2
+    assert "run.yaml' is not YAML: " in err
+
+
+def test_a_best_metric_that_is_not_measured(capsys, tmp_path):
+    code, _, err = run(
+        capsys, "train", *TINY, "--folder", str(tmp_path / "run"),
+        "--checkpoint.best_metric", "eval/acuracy",
+    )  # fmt: skip
+    assert code == 2
+    assert "Unknown metric in checkpoint.best_metric: 'eval/acuracy'. Did you mean " in err
+    assert "'eval/accuracy'" in err
+
+
 def test_a_refused_start_leaves_the_folder_free(capsys, tmp_path):
     folder = ["--folder", str(tmp_path / "run")]
     code, _, err = run(capsys, "train", *TINY, *folder, "--rollout.temperature", "0")
@@ -278,14 +330,6 @@ def test_a_refused_start_leaves_the_folder_free(capsys, tmp_path):
     assert (code, err) == (0, "")
     code, _, err = run(capsys, "eval", str(tmp_path / "run"), "--evaluation.size", "0")
     assert (code, err.startswith("error: ")) == (2, True), err
-
-
-def test_sizes_that_do_not_divide(capsys):
-    with pytest.raises(SystemExit):
-        main(["train", "--batch.full", "6", "--batch.mini", "4"])
-    # tyro draws a box whose lines may break anywhere.
-    text = "".join(capsys.readouterr().err.replace("│", "").replace("|", "").split())
-    assert "6promptscannotbecutintomini-batchesof4.Use2or3." in text
 
 
 def test_the_help_names_the_plug_in(capsys):

@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 import zootomy as z
 from zootomy.cli import main
-from zootomy.learners.arguments import OPEN_MAPPINGS, take_dotted, with_options
+from zootomy.commands.starting import read_start
 from zootomy.learners.run_config import RunConfig, read_yaml
 from zootomy.learners.seating import draw_seats, seat_roles
+from zootomy.learners.settings import with_settings
 from zootomy.learners.sizes import explain_sizes
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -25,6 +26,12 @@ def test_the_command_draws_and_explains(capsys):
     assert len(found["sizes"]) == 5
 
 
+def test_settings_of_a_run_go_along(capsys):
+    assert main(["show-cluster", "--batch.full", "6", "--batch.group_size=4", "--json"]) == 0
+    sizes = json.loads(capsys.readouterr().out)["sizes"]
+    assert sizes[0].startswith("step: 6 prompts × 4 = 24 completions a step;")
+
+
 def test_a_mesh_that_does_not_fit_is_a_sentence(capsys):
     assert main(["show-cluster", "--mesh", "fsdp=8", "--devices", "4"]) == 2
     assert capsys.readouterr().err == (
@@ -38,14 +45,13 @@ def test_meshes_of_roles_by_dotted_names():
         "--cluster.axis_rules.rollout.embed", "none", "--cluster.role_to_dtype.rollout=bfloat16",
         "--cluster.mesh", "fsdp=4",
     ]  # fmt: skip
-    rest, options = take_dotted(words, OPEN_MAPPINGS)
-    assert rest == ["--cluster.mesh", "fsdp=4"]
-    cluster = with_options(RunConfig(), options).cluster
+    cluster = read_start(words)[1].cluster
+    assert cluster.mesh == "fsdp=4"
     assert cluster.role_to_mesh == {"rollout": "data=2,tensor=2@4"}
     assert cluster.axis_rules == {"vocab": "none", "rollout.embed": "none"}
     assert cluster.role_to_dtype == {"rollout": "bfloat16"}
     with pytest.raises(z.ZootomyError, match=r"Unknown role 'rolout'. Did you mean 'rollout'?"):
-        with_options(RunConfig(), {"cluster.role_to_mesh.rolout": "data=2"})
+        with_settings(RunConfig(), {"cluster.role_to_mesh.rolout": "data=2"})
 
 
 @pytest.mark.parametrize("name", ["colocated", "disaggregated"])
