@@ -107,7 +107,8 @@ def make_schedule(config: OptimizerConfig, total_steps: int) -> optax.Schedule:
         raise ZootomyError(f"total_steps must be at least 1, got {total_steps}.")
     if warmup and warmup >= total_steps:
         raise ZootomyError(
-            f"warmup_steps={warmup} is not shorter than the run of {total_steps} optimizer steps."
+            f"warmup_steps={warmup} is not shorter than the run of {total_steps} optimizer steps; "
+            f"take fewer warm-up steps or more steps."
         )
     rest = total_steps - warmup
     if config.schedule == "linear":

@@ -9,7 +9,7 @@ from typing import Any
 from ..registry import BlockSpec, describe, plugin_slots, slot, unknown_name
 from .contents import as_data, as_plain, asked_inputs, plugged, sequence, single, with_length
 from .overrides import apply_overrides
-from .validation import check_algorithm, check_run
+from .validation import check_algorithm, check_run, warn_of_idle_distance
 
 # Slots that hold a sequence of blocks, and those that hold one.
 SEQUENCE_SLOTS = ("reward_shaping", "regularizer")
@@ -180,7 +180,10 @@ class Algorithm:
         Raises:
             ZootomyError: for a name that does not exist, or a change that cannot work.
         """
-        return Algorithm(**apply_overrides(self, changes))
+        changed = Algorithm(**apply_overrides(self, changes))
+        if changed.kl_placement == "none":
+            warn_of_idle_distance(changed, changes)
+        return changed
 
     def check_run(self, *, group_size: int, rollout_logp: bool = True) -> None:
         """Check what only a run knows.

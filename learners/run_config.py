@@ -12,7 +12,7 @@ import yaml
 
 from ..clusters import ClusterConfig, OptimizerConfig
 from ..models import AttentionKernel, LayerStyle, LoraConfig
-from ..registry import ZootomyError
+from ..registry import ZootomyError, slots
 from ..rollout import RolloutConfig
 from ..tasks import TaskConfig
 from .algorithm import Algorithm
@@ -247,6 +247,12 @@ def read_yaml(path: str | Path) -> tuple[Algorithm, RunConfig]:
     if not isinstance(data, Mapping):
         raise ZootomyError(f"{str(path)!r} must hold a mapping, got {type(data).__name__}.")
     rest = {key: value for key, value in data.items() if key != "algorithm"}
+    for place in slots():
+        if place.name in rest:
+            raise ZootomyError(
+                f"{place.name} is a slot of the algorithm and stands under it in a file, as in "
+                f"algorithm: {{base: grpo, {place.name}: ...}}."
+            )
     return _algorithm(data.get("algorithm", "grpo")), from_plain(RunConfig, rest)
 
 

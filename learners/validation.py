@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import warnings
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from ..registry import BlockSpec, ZootomyError, describe, setting
 
@@ -228,6 +229,15 @@ def _check_settings(algorithm: Algorithm) -> None:
         refills = setting("group_filter", _spec(algorithm.group_filter), "max_refills")
         if refills < 0:
             raise ZootomyError(f"group_filter.max_refills must be 0 or more, got {refills}.")
+
+
+def warn_of_idle_distance(algorithm: Algorithm, changes: Mapping[str, Any]) -> None:
+    """Warn where a distance is chosen that no place computes."""
+    if any(name.partition(".")[0] == "kl_estimator" for name in changes):
+        _warn(
+            f"kl_estimator is set, but has no effect on {algorithm.name!r}, whose kl_placement is "
+            f"'none': set kl_placement too."
+        )
 
 
 def _warn(message: str) -> None:

@@ -226,8 +226,8 @@ def test_a_config_file_is_the_starting_point_and_the_command_line_goes_before_it
         ),
         (
             ["train", "--batch.full", "6", "--batch.mini", "4"],
-            "error: batch.mini must divide batch.full: 6 prompts cannot be cut into mini-batches of 4. "
-            "Use 2 or 3.\n",
+            "error: batch.mini must divide batch.full: 6 prompts cannot be cut into mini-batches "
+            "of 4. Use 2 or 3.\n",
         ),
         (["train", "--steps", "1,2"], "error: steps must be int, got ['1', '2'] (list).\n"),
         (["train", "--steps", "many"], "error: steps must be int, got 'many' (str).\n"),
@@ -298,6 +298,27 @@ def test_a_users_error_is_a_sentence(capsys, tmp_path, monkeypatch, arguments, m
     assert code == 2
     assert err.startswith(message), err
     assert "Traceback" not in err
+
+
+def test_a_slot_outside_of_the_algorithm(capsys, tmp_path):
+    (tmp_path / "run.yaml").write_text("policy_loss: gspo\nsteps: 3\n")
+    code, _, err = run(capsys, "train", "--config", str(tmp_path / "run.yaml"))
+    assert code == 2
+    assert err == (
+        "error: policy_loss is a slot of the algorithm and stands under it in a file, as in "
+        "algorithm: {base: grpo, policy_loss: ...}.\n"
+    )
+
+
+def test_a_batch_larger_than_the_task(capsys, tmp_path):
+    code, _, err = run(
+        capsys, "train", *without("--task.train_size"), "--task.train_size", "1",
+        "--folder", str(tmp_path / "run"),
+    )  # fmt: skip
+    assert code == 2
+    assert (
+        "but task 'arithmetic' has 1 prompts to learn from: a batch would hold some twice." in err
+    )
 
 
 def test_a_config_file_of_bytes(capsys, tmp_path):

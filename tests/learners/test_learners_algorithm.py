@@ -532,3 +532,16 @@ class TestDoubts:
 def test_the_unknown_is_refused_before_anything_else():
     with pytest.raises(UnknownNameError):
         Algorithm(advantage="gae", policy_loss="no_such")
+
+
+def test_a_distance_that_nothing_computes():
+    with pytest.warns(DoubtfulChoiceWarning) as caught:
+        algorithm("dr_grpo", kl_estimator="k2")
+    assert (
+        "kl_estimator is set, but has no effect on 'dr_grpo', whose kl_placement is 'none'"
+        in str(caught[0].message)
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        algorithm("grpo", kl_estimator="k2")
+        algorithm("grpo", kl_placement="none", **{"controller.coef": 0.0})
