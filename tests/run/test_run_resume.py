@@ -95,14 +95,21 @@ def test_a_checkpoint_of_another_model_is_refused(uninterrupted, tmp_path):
         train(ALGORITHM, other, resume=True, console=QUIET)
 
 
+KILLED = {
+    "together": {},
+    "adapters, one step ahead": {"max_staleness": 1, "lora": LoraConfig(rank=2)},
+}
+
+
 @pytest.mark.slow
-def test_killed_at_random_moments_it_ends_as_the_uninterrupted_one(tmp_path):
+@pytest.mark.parametrize("case", KILLED)
+def test_killed_at_random_moments_it_ends_as_the_uninterrupted_one(tmp_path, case):
     """Twenty kills without warning, some of them while a checkpoint is being written."""
     whole, killed, file = tmp_path / "whole", tmp_path / "killed", tmp_path / "run.yaml"
 
     def long(folder):
         saving = CheckpointConfig(every=1, keep=2)
-        return replace(config(folder, steps=60), checkpoint=saving, samples=0)
+        return replace(config(folder, steps=60), checkpoint=saving, samples=0, **KILLED[case])
 
     train(ALGORITHM, long(whole), console=QUIET)
     write_yaml(file, ALGORITHM, long(killed))
