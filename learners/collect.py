@@ -85,9 +85,6 @@ class Collector:
         rollout: sampling settings and limits.
         batch: how many prompts and completions.
         seed: the run's seed.
-
-    Raises:
-        ZootomyError: if a batch is larger than the task.
     """
 
     def __init__(
@@ -100,11 +97,6 @@ class Collector:
         batch: BatchConfig,
         seed: int,
     ):
-        if batch.full > len(task.train):
-            raise ZootomyError(
-                f"batch.full is {batch.full}, but task {task.name!r} has {len(task.train)} prompts "
-                f"to learn from: a batch would hold some twice. Use {len(task.train)} or less."
-            )
         self.algorithm = algorithm
         self.task = task
         self.judge = judge

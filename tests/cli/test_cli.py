@@ -310,17 +310,6 @@ def test_a_slot_outside_of_the_algorithm(capsys, tmp_path):
     )
 
 
-def test_a_batch_larger_than_the_task(capsys, tmp_path):
-    code, _, err = run(
-        capsys, "train", *without("--task.train_size"), "--task.train_size", "1",
-        "--folder", str(tmp_path / "run"),
-    )  # fmt: skip
-    assert code == 2
-    assert (
-        "but task 'arithmetic' has 1 prompts to learn from: a batch would hold some twice." in err
-    )
-
-
 def test_a_config_file_of_bytes(capsys, tmp_path):
     (tmp_path / "run.yaml").write_bytes(b"\xff\xfe\x00")
     code, _, err = run(capsys, "train", "--config", str(tmp_path / "run.yaml"))
