@@ -10,7 +10,7 @@ from flax import nnx
 
 from ..models import Decoder, RewardModel, ValueModel, merge_adapters, without_deltas
 from ..registry import ZootomyError
-from ..rollout import RolloutConfig, VanillaEngine, make_engine, takes_adapters
+from ..rollout import RolloutConfig, VanillaEngine, keeps_arrays, make_engine, takes_adapters
 from ..rollout.types import RolloutEngine
 from .config import OPTIMIZER, ClusterConfig
 from .naming import named_leaves
@@ -61,22 +61,24 @@ def make_rollout(
     return make_engine(rollout, nnx.merge(graph, place.put(state)), mesh=mesh)
 
 
-def shares_weights(config: ClusterConfig, *, made_here: bool) -> bool:
+def shares_weights(config: ClusterConfig, engine: RolloutEngine, *, made_here: bool) -> bool:
     """Whether the engine may hold the very arrays of the actor.
 
     Args:
         config: says where both live.
+        engine: see `keeps_arrays`.
         made_here: whether `make_rollout` made it; another engine may do as it likes.
 
     Raises:
         ZootomyError: if it does and the actor is to leave the devices meanwhile.
     """
-    shares = not made_here or config.together(Role.ACTOR, Role.ROLLOUT)
+    together = not made_here or config.together(Role.ACTOR, Role.ROLLOUT)
+    shares = keeps_arrays(engine, together=together)
     if shares and config.offloads(Role.ACTOR):
         raise ZootomyError(
             "offload_to_cpu names the actor, but the engine samples from the actor's own arrays: "
             "while it does they cannot leave the devices. Send 'actor.optimizer' alone, or give "
-            "the rollout a mesh of its own."
+            "the rollout a mesh of its own (vllm: a process of its own, rollout.vllm.server_mode)."
         )
     return shares
 

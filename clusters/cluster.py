@@ -77,7 +77,7 @@ class Cluster:
         own = isinstance(engine, RolloutConfig)
         self.engine = cast.make_rollout(config, self._actor, engine) if own else engine
         if self.engine is not None:
-            self._shares = cast.shares_weights(config, made_here=own)
+            self._shares = cast.shares_weights(config, self.engine, made_here=own)
             self._give_weights(self.engine)
         for model in self._models.values():
             model.park()

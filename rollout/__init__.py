@@ -1,7 +1,13 @@
 """Rollout engines: prompts as token ids in, sampled tokens with their log-probabilities out."""
 
 from .config import ENGINES, RolloutConfig, fit_prompts
-from .engines import check_available, make_engine, takes_adapters, weights_of
+from .engines import (
+    check_available,
+    keeps_arrays,
+    make_engine,
+    takes_adapters,
+    weights_of,
+)
 from .streaming import stream
 from .types import (
     Abortable,
@@ -31,6 +37,7 @@ __all__ = [
     "Weights",
     "check_available",
     "fit_prompts",
+    "keeps_arrays",
     "make_engine",
     "stream",
     "takes_adapters",

@@ -7,13 +7,14 @@ from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 from ..registry import ZootomyError, unknown_name
-from .knobs import choice
+from .knobs import changed, choice
 from .sglang_jax.config import SglangJaxConfig
 from .transfer.config import TransferConfig
 from .types import SamplingParams, whole_number
 from .vllm.config import VllmConfig
 
 ENGINES = ("vanilla", "vllm", "sglang_jax")
+ENGINES_WITH_KNOBS = ("vllm", "sglang_jax")
 # Engines whose arithmetic is the trainer's own; the others drift from it.
 EXACT_ENGINES = ("vanilla",)
 
@@ -76,6 +77,24 @@ class RolloutConfig:
         choice("overlong_prompts", self.overlong_prompts, get_args(OverlongPrompts))
         choice("cache_dtype", self.cache_dtype, get_args(CacheDtype))
         self.sampling()
+        self._refuse_unread()
+
+    def _refuse_unread(self) -> None:
+        """Settings that the chosen engine does not read would have no effect."""
+        for name in ENGINES_WITH_KNOBS:
+            given = changed(vars(self)[name])
+            if given and name != self.engine:
+                value = vars(vars(self)[name])[given[0]]
+                raise ZootomyError(
+                    f"rollout.{name}.{given[0]} is {value!r}, which only the engine {name!r} "
+                    f"reads, and rollout.engine is {self.engine!r}; leave it out, or set "
+                    f"rollout.engine={name!r}"
+                )
+        if self.engine == "vllm" and self.prefill_tokens != type(self).prefill_tokens:
+            raise ZootomyError(
+                f"rollout.prefill_tokens is {self.prefill_tokens}, which vllm does not read; leave "
+                "it out, and set rollout.vllm.max_num_batched_tokens instead"
+            )
 
     @property
     def exact(self) -> bool:

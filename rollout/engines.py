@@ -33,7 +33,7 @@ def make_engine(
     """
     check_engine(config.engine)
     if config.engine == "vanilla":
-        check_backend(config.transfer, other_process=False)
+        check_available(config)
         return VanillaEngine(config, model, version=version)
     # Such an engine is sent whole models, with the adapters in the weights.
     model = merge_adapters(model)
@@ -43,15 +43,17 @@ def make_engine(
 
 
 def check_available(config: RolloutConfig) -> None:
-    """Refuse an engine whose package is missing or too old, without starting anything.
+    """Refuse what can be known without starting anything: a package, a way for the weights.
 
     Raises:
-        ZootomyError: naming the extra to install.
+        ZootomyError: naming the extra to install, or the setting of the transfer.
     """
     check_engine(config.engine)
     packages = {"vllm": "vllm", "sglang_jax": "sgl_jax"}
     if config.engine in packages:
         check_extra(packages[config.engine])
+    apart = config.engine == "sglang_jax" or config.vllm.server_mode
+    check_backend(config.transfer, other_process=apart)
 
 
 def _real_engine(
@@ -70,10 +72,24 @@ def _real_engine(
     if config.vllm.server_mode:
         timeout = config.vllm.start_timeout
         return RemoteEngine(config, model.config, dtype, mesh, timeout)
-    check_backend(config.transfer, other_process=False)
     from .vllm.engine import VllmEngine
 
     return VllmEngine(config, model.config, dtype=dtype, mesh=mesh)
+
+
+def keeps_arrays(engine: RolloutEngine, *, together: bool) -> bool:
+    """Whether an engine needs the very arrays it was sent until it is sent others.
+
+    Args:
+        engine: a process of its own has copies; vLLM in this process goes back to them when an
+            update fails half-way; the vanilla engine samples from them.
+        together: whether engine and trainer are on one mesh, where nothing is copied.
+    """
+    from .remote import RemoteEngine
+
+    if isinstance(engine, RemoteEngine):
+        return False
+    return together or not isinstance(engine, VanillaEngine)
 
 
 def takes_adapters(engine: RolloutEngine) -> bool:

@@ -26,6 +26,19 @@ def share(name: str, value: Any) -> None:
         raise ZootomyError(f"{name} is {value!r}; expected a number in (0, 1]")
 
 
+def seconds(name: str, value: Any) -> None:
+    """Refuse what is no finite number above 0."""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or not 0 < value < float("inf"):
+        raise ZootomyError(f"{name} is {value!r}; expected a number of seconds > 0")
+
+
+def changed(settings: Any) -> list[str]:
+    """Names of a config's fields that are not at their defaults, in order."""
+    plain = type(settings)()
+    return [name for name, value in vars(settings).items() if value != vars(plain)[name]]
+
+
 def choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
     """Refuse what is none of the choices."""
     if value not in choices:

@@ -15,20 +15,21 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from multiprocessing.connection import Connection
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 from ..models import ModelConfig
 from ..registry import ZootomyError
 from .checks import CLOSED, check_positions
 from .config import RolloutConfig
-from .remote_child import Start
+from .remote_child import FAILED, PART, Start
 from .transfer import make_transfer
-from .types import Completion, Request, SamplingParams, Weights, whole_number
+from .types import Completion, Finished, Request, SamplingParams, Weights, whole_number
 from .weights import named_params
 
 TAIL = 2000  # characters of a dead child's last words that an error shows
@@ -65,6 +66,7 @@ class RemoteEngine:
         self._version = -1
         self._numbers = itertools.count()
         self._waiting: dict[int, Future[Any]] = {}
+        self._streams: dict[int, SimpleQueue[Finished | None]] = {}
         self._lock = threading.Lock()
         self._sending = threading.Lock()
         self._closed = False
@@ -117,8 +119,19 @@ class RemoteEngine:
         """Complete every request; see `RolloutEngine`."""
         return self._ask(("generate", list(requests), sampling, seed)).result()
 
+    def stream(
+        self, requests: Sequence[Request], sampling: SamplingParams, seed: int | None = None
+    ) -> Iterator[Finished]:
+        """Hand the completions of `generate` out as they end; see `StreamingEngine`.
+
+        An engine that cannot gives all of them at the end.
+        """
+        found: SimpleQueue[Finished | None] = SimpleQueue()
+        answer = self._ask(("stream", list(requests), sampling, seed), found)
+        return _read(found, answer)
+
     def abort(self) -> None:
-        """End the running `generate` of another thread; its completions come back as they are.
+        """End the running call of another thread; its completions come back as they are.
 
         Raises:
             ZootomyError: for an engine that samples every call to its end.
@@ -167,13 +180,17 @@ class RemoteEngine:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._child.pid, signal.SIGKILL)
 
-    def _ask(self, message: Any) -> Future[Any]:
+    def _ask(self, message: Any, parts: SimpleQueue[Finished | None] | None = None) -> Future[Any]:
+        """Send a message; its answer, before which `parts` gets what comes, and a None."""
         future: Future[Any] = Future()
         number = next(self._numbers)
         with self._lock:
             if self._closed:
                 raise ZootomyError(CLOSED)
             self._waiting[number] = future
+            if parts is not None:
+                self._streams[number] = parts
+                future.add_done_callback(lambda _: parts.put(None))
         self._send((number, message))
         return future
 
@@ -189,17 +206,21 @@ class RemoteEngine:
         """Hand answers to those who wait; when the line breaks, tell them why."""
         while True:
             try:
-                number, failed, value = self._line.recv()
+                number, kind, value = self._line.recv()
             except (EOFError, OSError):
                 break
+            if kind == PART:
+                self._streams[number].put(value)
+                continue
+            self._streams.pop(number, None)
             future = self._waiting.pop(number, None)
             if future is None:
                 continue
-            if failed:
+            if kind == FAILED:
                 future.set_exception(value)
             else:
                 future.set_result(value)
-        waiting, self._waiting = self._waiting, {}
+        waiting, self._waiting, self._streams = self._waiting, {}, {}
         for future in waiting.values():
             if not future.done():
                 future.set_exception(ZootomyError(CLOSED if self._closed else self._died()))
@@ -218,6 +239,12 @@ class RemoteEngine:
         self._words.seek(0, os.SEEK_END)
         self._words.seek(max(0, self._words.tell() - TAIL))
         return self._words.read().decode(errors="replace").strip() or "none"
+
+
+def _read(found: SimpleQueue[Finished | None], answer: Future[Any]) -> Iterator[Finished]:
+    while (one := found.get()) is not None:
+        yield one
+    answer.result()
 
 
 def _environment() -> dict[str, str]:

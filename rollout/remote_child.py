@@ -10,8 +10,12 @@ from typing import Any, NamedTuple
 from ..models import ModelConfig
 from ..registry import ZootomyError
 from .config import RolloutConfig
+from .streaming import stream
 from .transfer import TransferError, make_transfer
 from .types import Abortable
+
+PART, DONE, FAILED = "part", "done", "failed"
+"""What an answer is: one of several, the last, or an error."""
 
 
 class Start(NamedTuple):
@@ -53,7 +57,8 @@ def serve(line: Connection) -> None:
     """Do what comes over the line, in order; an abort is heard at once.
 
     Args:
-        line: the parent's end of it sends `(number, message)` and gets `(number, failed, value)`.
+        line: the parent's end of it sends `(number, message)` and gets `(number, kind, value)`, of
+            which `PART`s come before the last.
     """
     orders: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()
     engines: list[Any] = []
@@ -64,12 +69,12 @@ def serve(line: Connection) -> None:
                 number, message = line.recv()
             except (EOFError, OSError):
                 number, message = -1, ("close",)
-            if message[0] == "abort":
+            if message[0] in ("abort", "close"):
                 for engine in engines:
                     if isinstance(engine, Abortable):
                         engine.abort()
-                continue
-            orders.put((number, message))
+            if message[0] != "abort":
+                orders.put((number, message))
             if message[0] == "close":
                 return
 
@@ -88,15 +93,19 @@ def serve(line: Connection) -> None:
                 answer = None
             elif message[0] == "generate":
                 answer = engines[0].generate(*message[1:])
+            elif message[0] == "stream":
+                for one in stream(engines[0], *message[1:]):
+                    line.send((number, PART, one))
+                answer = None
             else:
                 assert transfer is not None
                 received = transfer.receive(message[1])
                 engines[0].update_weights(dict(received.arrays), received.version)
                 answer = None
         except Exception as error:
-            line.send((number, True, _plain(error)))
+            line.send((number, FAILED, _plain(error)))
         else:
-            line.send((number, False, answer))
+            line.send((number, DONE, answer))
 
 
 def _plain(error: Exception) -> ZootomyError:

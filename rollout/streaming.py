@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from queue import SimpleQueue
+from threading import Thread
 
 from .types import Finished, Request, RolloutEngine, SamplingParams, StreamingEngine
 
@@ -32,3 +34,45 @@ def stream(
     for request, group in enumerate(engine.generate(requests, sampling, seed)):
         for index, completion in enumerate(group):
             yield Finished(request, index, completion)
+
+
+def in_background(
+    items: Iterable[Finished], stop: Callable[[], None], name: str = "zootomy-stream"
+) -> Iterator[Finished]:
+    """What a thread of its own makes of an iterator, which goes on while the caller looks.
+
+    Args:
+        items: gone through in that thread alone, from now on.
+        stop: called when the caller looks no further: ends the iterator soon.
+        name: of the thread.
+
+    Returns:
+        The items, and the error in which the iterator ends.
+    """
+    found: SimpleQueue[Finished | BaseException | None] = SimpleQueue()
+
+    def work() -> None:
+        try:
+            for item in items:
+                found.put(item)
+        except BaseException as error:  # whoever reads is told
+            found.put(error)
+        else:
+            found.put(None)
+
+    thread = Thread(target=work, daemon=True, name=name)
+    thread.start()
+    return _read(found, thread, stop)
+
+
+def _read(
+    found: SimpleQueue[Finished | BaseException | None], thread: Thread, stop: Callable[[], None]
+) -> Iterator[Finished]:
+    try:
+        while (item := found.get()) is not None:
+            if isinstance(item, BaseException):
+                raise item
+            yield item
+    finally:
+        stop()
+        thread.join()

@@ -89,6 +89,8 @@ def engine_arguments(
         )
     page = knobs.page_size
     room = config.max_slots * (-(-length // page) + PAGES) * page
+    # Left to it, the cache of a CPU would take half of the memory.
+    bounded = device != "cpu" or knobs.memory_fraction is not None
     tensor, data = parallel(mesh)
     tensor, data = knobs.tensor_parallel or tensor, knobs.data_parallel or data
     arguments: dict[str, Any] = {
@@ -114,7 +116,7 @@ def engine_arguments(
     }
     optional = {
         "mem_fraction_static": knobs.memory_fraction,
-        "max_total_tokens": knobs.max_total_tokens or (room if device == "cpu" else None),
+        "max_total_tokens": knobs.max_total_tokens or (None if bounded else room),
         "precompile_token_paddings": list(knobs.token_paddings) or None,
         "precompile_bs_paddings": list(knobs.batch_paddings) or None,
         "chunked_prefill_size": knobs.chunked_prefill,
@@ -146,7 +148,8 @@ def sampling_arguments(
         "top_k": -1 if sampling.top_k is None else sampling.top_k,
         "min_p": sampling.min_p,
         "stop_token_ids": list(sampling.stop_ids),
-        "ignore_eos": True,
+        # It switches stop tokens off as well; the model's own end of text is taken out instead.
+        "ignore_eos": not sampling.stop_ids,
         "no_stop_trim": True,
         "n": 1,
     }

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
-from ..knobs import LoadFormat, choice, load_format, mapping, share, whole
+from ..knobs import LoadFormat, choice, load_format, mapping, seconds, share, whole
 
 SglangDtype = Literal["model", "float32", "bfloat16"]
 
@@ -22,8 +22,8 @@ class SglangJaxConfig:
             way the trainer's weights replace them before the first token.
         context_length: tokens of prompt and completion; None: the sum of both limits.
         memory_fraction: share of the device's memory for weights and cache; None: its choice.
-        max_total_tokens: tokens the cache holds; None: what `memory_fraction` leaves, on a CPU what
-            all slots need.
+        max_total_tokens: tokens the cache holds; None: what `memory_fraction` leaves, on a CPU
+            (without one) what all slots need. With both, the smaller counts.
         radix_cache: keep prefixes between calls. Off for RL: every update would empty it.
         deterministic_sampling: the same seed gives the same tokens. Off, since its seeded noise is
             a weak hash: over all seeds, tokens deviate from their probabilities by 0.12 in total
@@ -78,5 +78,6 @@ class SglangJaxConfig:
         for name in ("token_paddings", "batch_paddings"):
             for i, value in enumerate(vars(self)[name]):
                 whole(f"{at}{name}[{i}]", value, 1)
+        seconds(f"{at}start_timeout", self.start_timeout)
         share(f"{at}memory_fraction", self.memory_fraction)
         mapping(f"{at}engine_arguments", self.engine_arguments)

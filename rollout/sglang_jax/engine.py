@@ -88,6 +88,13 @@ class SglangJaxEngine:
                 "rollout.max_new_tokens"
             ) from error
 
+        # The stop ids of a call alone count, not those of a config.
+        self._scheduler.model_config.hf_eos_token_id = None
+
+    @property
+    def _scheduler(self) -> Any:
+        return self._engine.scheduler_info["scheduler"]
+
     @property
     def version(self) -> int:
         """The version of the weights that sample; -1 before any were given."""
@@ -139,8 +146,12 @@ class SglangJaxEngine:
 
     def abort(self) -> None:
         """End the running `generate` of another thread; its completions come back as they are."""
-        if self._engine is not None:
-            self._engine.abort_request(abort_all=True)
+        engine = self._engine
+        if engine is not None:
+            # Its sockets belong to the loop, which runs in the thread of `generate`.
+            engine.loop.call_soon_threadsafe(
+                lambda: engine.tokenizer_manager.abort_request(abort_all=True)
+            )
 
     def update_weights(self, weights: Weights, version: int) -> None:
         """Sample from these weights from now on; see `RolloutEngine`.
@@ -155,7 +166,7 @@ class SglangJaxEngine:
             if self._shapes is None:
                 self._shapes = {path: tuple(x.shape) for path, x in named.items()}
             check_same(named, self._shapes)
-            runner = self._engine.scheduler_info["scheduler"].tp_worker.worker.model_runner
+            runner = self._scheduler.tp_worker.worker.model_runner
             runner.model_state_leaves = new_leaves(
                 nnx.split(runner.model)[1], runner.model_state_leaves, named, self._model
             )
@@ -239,6 +250,10 @@ def read_output(
         ZootomyError: for a completion that it cut short, or a logp that is not finite.
     """
     meta = output["meta_info"]
+    if meta["finish_reason"] and meta["finish_reason"]["type"] == "abort":
+        # Of a prompt that was not read yet it says nothing.
+        meta = {"output_token_logprobs": [], **meta}
+        output = {"output_ids": [], **output}
     tokens = np.asarray(output["output_ids"], np.int32)
     logp = np.full(len(tokens), np.nan, np.float32)
     if logprobs:

@@ -57,3 +57,11 @@ def check_backend(config: TransferConfig, *, other_process: bool) -> None:
             f"rollout.transfer.backend is {config.backend!r}, and the engine runs in the "
             "trainer's process, where weights are shared or read in place; leave it 'auto'"
         )
+    for name in () if other_process else ("bucket_mib", "checksum"):
+        value = vars(config)[name]
+        if value != vars(TransferConfig())[name]:
+            raise ZootomyError(
+                f"rollout.transfer.{name} is {value!r}, and the engine runs in the trainer's "
+                "process, where nothing is sent in buckets; leave it out, or run the engine in a "
+                "process of its own (rollout.vllm.server_mode)"
+            )

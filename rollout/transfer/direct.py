@@ -5,36 +5,40 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
 from .buckets import describe_arrays
 from .types import Delivery, Received, TransferError
 
 
 class Direct:
-    """Hands over references."""
+    """Hands over references, on whatever device the arrays are.
+
+    It holds the weights accepted last until others are: an engine whose load fails half-way takes
+    them once more. Whoever sends must leave those arrays alone meanwhile (not donate them).
+    """
 
     def __init__(self) -> None:
         self._held: dict[int, Mapping[str, Any]] = {}
+        self._sent = 0
 
     def send(self, arrays: Mapping[str, Any], version: int) -> Delivery:
         """See `WeightTransfer`; nothing is copied."""
-        self._held[version] = dict(arrays)
-        return Delivery(version, describe_arrays(arrays), None)
+        self._sent += 1
+        self._held[self._sent] = dict(arrays)
+        return Delivery(version, describe_arrays(arrays), self._sent)
 
     def receive(self, delivery: Delivery) -> Received:
-        """See `WeightTransfer`."""
-        held = self._held.get(delivery.version)
+        """See `WeightTransfer`; the very arrays that were sent."""
+        held = self._held.get(delivery.where)
         if held is None:
             raise TransferError(
-                f"Weights of version {delivery.version} are not held; only "
-                f"{sorted(self._held)} are."
+                f"Weights of version {delivery.version} are not held any more; the engine keeps "
+                "the weights it has."
             )
-        return Received(delivery.version, {name: np.asarray(x) for name, x in held.items()})
+        return Received(delivery.version, held)
 
     def accepted(self, delivery: Delivery) -> None:
-        """See `WeightTransfer`."""
-        self._held = {delivery.version: self._held[delivery.version]}
+        """See `WeightTransfer`; all others are let go."""
+        self._held = {delivery.where: self._held[delivery.where]}
 
     def close(self) -> None:
         """Let go of the arrays."""

@@ -10,8 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-import numpy as np
-
 from ...registry import ZootomyError
 from .buckets import TensorInfo
 
@@ -43,12 +41,12 @@ class Received:
 
     Attributes:
         version: of the weights.
-        arrays: by name; views that stay as they are until later weights were accepted and others
-            are sent after them.
+        arrays: by name, NumPy's or (within a process) the very ones that were sent; they stay as
+            they are until later weights were accepted and others are sent after them.
     """
 
     version: int
-    arrays: Mapping[str, np.ndarray]
+    arrays: Mapping[str, Any]
 
 
 class WeightTransfer(Protocol):

@@ -90,6 +90,13 @@ def launch(
         )
     # On a CPU, devices of JAX are no devices of vLLM's.
     tensor, data = parallel(None if platform == "cpu" else mesh)
+    tensor, data = knobs.tensor_parallel or tensor, knobs.data_parallel or data
+    if data > 1 and platform != "tpu":
+        where = "the rollout mesh" if knobs.data_parallel is None else "rollout.vllm.data_parallel"
+        raise ZootomyError(
+            f"{where} asks for {data} copies of the model, and vLLM on {platform} keeps one a "
+            "process; spread it over the devices with tensor_parallel, and leave data_parallel 1"
+        )
     seqs = knobs.max_num_seqs or config.max_slots
     arguments: dict[str, Any] = {
         "dtype": _dtype(config, dtype),
@@ -98,8 +105,8 @@ def launch(
         "max_num_seqs": seqs,
         "enforce_eager": knobs.enforce_eager,
         "enable_prefix_caching": knobs.prefix_caching,
-        "tensor_parallel_size": knobs.tensor_parallel or tensor,
-        "data_parallel_size": knobs.data_parallel or data,
+        "tensor_parallel_size": tensor,
+        "data_parallel_size": data,
         "seed": config.seed,
         "skip_tokenizer_init": True,
         "logprobs_mode": "processed_logprobs",
@@ -197,15 +204,16 @@ def _refuse_without_effect(config: RolloutConfig, model: ModelConfig, platform: 
             f"rollout.vllm.additional_config is read by tpu-inference only, and vLLM runs on "
             f"{platform} here; leave it empty"
         )
+    if knobs.sleep and platform != "cuda":
+        raise ZootomyError(
+            f"rollout.vllm.sleep is {knobs.sleep}, and vLLM sleeps on GPUs only (here it runs on "
+            f"{platform}); leave it 0"
+        )
     if platform != "cpu":
         return
     if knobs.async_scheduling:
         raise ZootomyError(
             "rollout.vllm.async_scheduling is True, and vLLM turns it off on a CPU; leave it None"
-        )
-    if knobs.sleep:
-        raise ZootomyError(
-            f"rollout.vllm.sleep is {knobs.sleep}, and sleeping does nothing on a CPU; leave it 0"
         )
     if model.head_dim not in CPU_HEAD_DIMS:
         raise ZootomyError(

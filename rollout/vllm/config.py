@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 from ...registry import ZootomyError
-from ..knobs import LoadFormat, choice, load_format, mapping, share, whole
+from ..knobs import LoadFormat, choice, load_format, mapping, seconds, share, whole
 
 VllmDtype = Literal["model", "float32", "bfloat16", "float16"]
 TpuBackend = Literal["auto", "jax", "torch"]
@@ -26,7 +26,8 @@ class VllmConfig:
         max_num_seqs: completions that grow at the same time; None: `rollout.max_slots`.
         max_num_batched_tokens: tokens of one forward pass; None: vLLM's choice.
         memory_utilisation: share of the device's memory (HBM; RAM on a CPU) that vLLM may fill;
-            None: vLLM's choice, and on a CPU `kv_cache_mib` decides.
+            None: vLLM's choice, and on a CPU `kv_cache_mib` decides. Not beside `kv_cache_mib`,
+            which vLLM puts in its place.
         kv_cache_mib: MiB of keys and values; None: what `memory_utilisation` leaves, on a CPU
             what `max_num_seqs` completions of full length need.
         swap_space_gib: no vLLM from 0.32 on swaps; other values than 0 are refused.
@@ -35,7 +36,8 @@ class VllmConfig:
             once; emptied at every weight update.
         async_scheduling: schedule the next step while the device works; refused on a CPU.
         tensor_parallel: devices that share a layer; None: from the rollout mesh, else 1.
-        data_parallel: copies of the model; None: from the rollout mesh, else 1.
+        data_parallel: copies of the model; None: from the rollout mesh, else 1. On TPUs only:
+            elsewhere vLLM keeps one copy a process.
         hf_config_path: a folder whose `config.json` is read instead of that of `model`.
         hf_overrides: fields of `config.json` to replace.
         additional_config: passed on to the platform's plug-in (tpu-inference reads `sharding`,
@@ -45,8 +47,8 @@ class VllmConfig:
         server_mode: run vLLM in a process of its own; weights go through shared memory.
         tpu_backend: implementation of the model on a TPU; refused elsewhere.
         sleep: give up memory between rollouts, 0 never, 1 weights to host memory and the cache
-            dropped, 2 both dropped; refused on a CPU, where it does nothing.
-        start_timeout: seconds a server may take to start.
+            dropped, 2 both dropped and the trainer's taken again; on GPUs only.
+        start_timeout: seconds a server may take to start; without `server_mode` refused.
         engine_arguments: any other argument of vLLM's `LLM`, by its own name.
 
     Raises:
@@ -97,6 +99,17 @@ class VllmConfig:
                 f"{at}swap_space_gib is {self.swap_space_gib!r}: vLLM 0.32 preempts by computing "
                 "again and swaps nothing. Leave it 0; raise memory_utilisation or kv_cache_mib, "
                 "or lower max_num_seqs"
+            )
+        seconds(f"{at}start_timeout", self.start_timeout)
+        if self.start_timeout != type(self).start_timeout and not self.server_mode:
+            raise ZootomyError(
+                f"{at}start_timeout is {self.start_timeout:g}, which bounds the start of a server, "
+                "and server_mode is False; leave it out, or set server_mode True"
+            )
+        if self.memory_utilisation is not None and self.kv_cache_mib is not None:
+            raise ZootomyError(
+                f"{at}kv_cache_mib is {self.kv_cache_mib} and {at}memory_utilisation "
+                f"{self.memory_utilisation}: vLLM would ignore the second; set one of them"
             )
         unknown = self.mapping_config.keys() - {"rename", "fused"}
         if unknown:

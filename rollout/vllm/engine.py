@@ -2,36 +2,39 @@
 
 from __future__ import annotations
 
-import contextlib
-import importlib
 import json
 import tempfile
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from threading import Event
 from typing import Any
-
-import numpy as np
 
 from ...models import ModelConfig, config_fields
 from ...registry import ZootomyError
-from ..checks import CLOSED, STOP_REASONS, check_positions, check_requests, completion_seed
+from ..checks import CLOSED, check_positions, check_requests
 from ..config import RolloutConfig
 from ..extras import import_extra
-from ..transfer.types import TransferError
-from ..types import Completion, Request, SamplingParams, Weights, whole_number
+from ..streaming import in_background
+from ..transfer import Delivery, Direct, SharedMemory, TransferError
+from ..types import Completion, Finished, Request, SamplingParams, Weights, whole_number
 from ..weights import check_same, named_params
 from . import tpu
-from .arguments import MIN_TEMPERATURE, Platform, apply_environment, launch
+from .arguments import Platform, apply_environment, launch
+from .calls import Call, NotFiniteError, refuse_sampling
 from .names import FUSED, RULES, TPU_RULES, with_user_rules
 from .platform import check_accelerator, explain, find_platform
 from .weights import (
     check_parameters,
     empty_cache,
     engine_parameters,
+    laid_out,
     outgoing,
+    take_weights,
     tensors,
 )
+
+DROPS_WEIGHTS = 2  # level of sleep
 
 
 class VllmEngine:
@@ -70,12 +73,18 @@ class VllmEngine:
         )
         self._version = -1
         self._shapes: dict[str, tuple[int, ...]] | None = None
-        self._loaded: Mapping[str, Any] = {}
+        self._transfer = Direct()
+        self._workers: SharedMemory | None = None  # the way to workers in processes of their own
+        self._accepted: Delivery | None = None
         self._turn = threading.RLock()
-        self._abort = threading.Event()
-        self._calls = 0
+        self._stop: Event | None = None  # of the running call
+        self._closing = False
+        self._asleep = False
+        self._calls = self._loads = 0
         plan = launch(config, model, dtype=dtype, platform=self.platform, mesh=mesh)
         apply_environment(plan.environment)
+        if plan.arguments["tensor_parallel_size"] > 1 and not self._by_jax:
+            self._workers = SharedMemory(config.transfer)
         self._folder = tempfile.TemporaryDirectory(prefix="zootomy-vllm-")
         self._llm: Any = self._start(plan.arguments)
 
@@ -107,82 +116,81 @@ class VllmEngine:
         Raises:
             ZootomyError: a wrong prompt or setting, no weights yet, or a failure inside vLLM.
         """
+        found: list[dict[int, Completion]] = [{} for _ in requests]
+        for request, index, completion in self._finished(requests, sampling, seed, Event()):
+            found[request][index] = completion
+        return [
+            [group[i] for i in range(request.n)]
+            for request, group in zip(requests, found, strict=True)
+        ]
+
+    def stream(
+        self, requests: Sequence[Request], sampling: SamplingParams, seed: int | None = None
+    ) -> Iterator[Finished]:
+        """Hand the completions of `generate` out as they end; see `StreamingEngine`.
+
+        vLLM works on in a thread of its own; what nobody looks at any more is dropped.
+        """
+        stop = Event()
+        return in_background(self._finished(requests, sampling, seed, stop), stop.set)
+
+    def _finished(
+        self, requests: Sequence[Request], sampling: SamplingParams, seed: int | None, stop: Event
+    ) -> Iterator[Finished]:
+        """One call, with vLLM to itself."""
         with self._turn:
-            self._abort.clear()
+            self._refuse_closed()
             prompts = check_requests(requests, sampling, self.config, self._model.vocab_size)
-            _refuse_sampling(sampling)
-            if self._llm is None:
-                raise ZootomyError(CLOSED)
+            refuse_sampling(sampling)
             if self._version < 0:
                 raise ZootomyError("the vllm engine has no weights yet; call update_weights first")
             self._calls += 1
-            rows = [(i, j) for i, request in enumerate(requests) for j in range(request.n)]
-            ids = {f"{self._calls}-{i}-{j}": (i, j) for i, j in rows}
+            self._stop = stop
+            self._wake()
+            call = Call(
+                self._llm.llm_engine,
+                str(self._calls),
+                prompts,
+                [request.n for request in requests],
+                sampling=sampling,
+                seed=seed,
+                version=self._version,
+                stop=stop,
+            )
             try:
-                grown = self._run(ids, prompts, sampling, seed)
-            except ZootomyError:
+                for one in call.finished():
+                    if self._closing:
+                        raise ZootomyError(CLOSED)
+                    yield one
+            except NotFiniteError:
+                # A row masks what is not its own by a weight of 0, and 0 * NaN is NaN: without
+                # this, blocks of the cache would spoil whatever comes after, right weights too.
+                self._llm.collective_rpc(empty_cache)
                 raise
-            except Exception as error:
-                with contextlib.suppress(Exception):  # the first error is the one to tell
-                    self._drop(list(ids))
-                raise explain(error, "sampling") from error
-            return [
-                [self._completion(grown[f"{self._calls}-{i}-{j}"], i, j) for j in range(request.n)]
-                for i, request in enumerate(requests)
-            ]
+            finally:
+                self._stop = None
+                self._sleep()
 
-    def _run(
-        self,
-        ids: Mapping[str, tuple[int, int]],
-        prompts: Sequence[tuple[int, ...]],
-        sampling: SamplingParams,
-        seed: int | None,
-    ) -> dict[str, _Grown]:
-        engine = self._llm.llm_engine
-        grown = {name: _Grown() for name in ids}
-        for name, (i, j) in ids.items():
-            engine.add_request(
-                name,
-                {"prompt_token_ids": list(prompts[i])},
-                _parameters(sampling, None if seed is None else completion_seed(seed, i, j)),
-            )
-        while engine.has_unfinished_requests():
-            for output in engine.step():
-                grown[output.request_id].add(output.outputs[0])
-            if self._abort.is_set():
-                self._drop([name for name, one in grown.items() if one.reason is None])
-                break
-        return grown
+    def _sleep(self) -> None:
+        """Give memory up until the next call or update, if that is wished."""
+        if self.config.vllm.sleep:
+            self._llm.sleep(level=self.config.vllm.sleep)
+            self._asleep = True
 
-    def _drop(self, names: list[str]) -> None:
-        """Take requests out of vLLM's queues."""
-        engine = self._llm.llm_engine
-        engine.abort_request(names)
-        if engine.has_unfinished_requests():
-            engine.step()
-
-    def _completion(self, grown: _Grown, request: int, completion: int) -> Completion:
-        logp = np.asarray(grown.logp, np.float32)
-        if not np.isfinite(logp).all():
-            # A row masks what is not its own by a weight of 0, and 0 * NaN is NaN: without this,
-            # blocks of the cache would spoil whatever comes after, right weights included.
-            self._llm.collective_rpc(empty_cache)
-            wrong = int(np.flatnonzero(~np.isfinite(logp))[0])
-            raise ZootomyError(
-                f"vllm (weights version {self._version}) gave a logp of {logp[wrong]} for request "
-                f"{request}, completion {completion}, token {wrong}; the weights are likely not "
-                "finite"
-            )
-        return Completion(
-            tokens=np.asarray(grown.tokens, np.int32),
-            logp=logp,
-            stop_reason=STOP_REASONS[grown.reason or "abort"],
-            version=self._version,
-        )
+    def _wake(self, *, weights: bool = True) -> None:
+        """Take the memory back; where weights were dropped, load them again unless others come."""
+        if not self._asleep:
+            return
+        self._llm.wake_up()
+        self._asleep = False
+        if weights and self.config.vllm.sleep == DROPS_WEIGHTS:
+            self._load(self._accepted_weights())
 
     def abort(self) -> None:
-        """End the running `generate` of another thread; its completions come back as they are."""
-        self._abort.set()
+        """End the running call of another thread; its completions come back as they are."""
+        stop = self._stop
+        if stop is not None:
+            stop.set()
 
     def update_weights(self, weights: Weights, version: int) -> None:
         """Sample from these weights from now on; see `RolloutEngine`.
@@ -197,17 +205,19 @@ class VllmEngine:
         version = whole_number("version", version, 0, "an integer >= 0")
         named = named_params(weights)
         with self._turn:
-            if self._llm is None:
-                raise ZootomyError(CLOSED)
+            self._refuse_closed()
             if self._shapes is None:
                 self._check_first(named)
                 self._shapes = {path: tuple(x.shape) for path, x in named.items()}
             check_same(named, self._shapes)
+            delivery = self._transfer.send(named, version)
             try:
-                self._load(named)
+                self._wake(weights=False)
+                self._load(self._transfer.receive(delivery).arrays)
             except Exception as error:
                 self._put_back(error, version)
-            self._loaded = named
+            self._transfer.accepted(delivery)
+            self._accepted = delivery
             self._version = version
 
     def _check_first(self, named: Mapping[str, Any]) -> None:
@@ -227,79 +237,50 @@ class VllmEngine:
             tpu.update(self._llm, named, self._model, self._tpu_rules)
             return
         parts = outgoing(named, self._model, self._rules)
-        self._llm.collective_rpc("reload_weights", kwargs={"weights_iterator": tensors(parts)})
+        if self._workers is None:
+            self._llm.collective_rpc("reload_weights", kwargs={"weights_iterator": tensors(parts)})
+        else:
+            self._loads += 1
+            delivery = self._workers.send(laid_out(parts), self._loads)
+            self._llm.collective_rpc(take_weights, args=(delivery, self.config.transfer))
+            self._workers.accepted(delivery)
         if not self._llm.reset_prefix_cache():
             raise RuntimeError("the prefix cache is in use and was not emptied")
 
     def _put_back(self, error: Exception, version: int) -> None:
-        if not self._loaded:
+        if self._accepted is None:
             self.close()
             raise explain(error, f"taking its first weights (version {version})") from error
         try:
-            self._load(self._loaded)
+            self._load(self._accepted_weights())
         except Exception as second:
             self.close()
             raise explain(second, "going back to its old weights") from error
+        self._transfer.accepted(self._accepted)
         raise TransferError(
             f"vLLM failed while taking weights of version {version} ({type(error).__name__}: "
             f"{error}); it goes on with version {self._version}. Send them again."
         ) from error
 
+    def _accepted_weights(self) -> Mapping[str, Any]:
+        """Those that sample; they stay as they are until others have taken their place."""
+        assert self._accepted is not None
+        return self._transfer.receive(self._accepted).arrays
+
+    def _refuse_closed(self) -> None:
+        if self._llm is None or self._closing:
+            raise ZootomyError(CLOSED)
+
     def close(self) -> None:
-        """Let go of vLLM and its memory."""
+        """Let go of vLLM and its memory; a running call of another thread ends in an error."""
+        self._closing = True
+        self.abort()
         with self._turn:
             if self._llm is None:
                 return
             llm, self._llm = self._llm, None
-            self._loaded = {}
+            self._transfer.close()
+            if self._workers is not None:
+                self._workers.close()
             llm.llm_engine.engine_core.shutdown()
             self._folder.cleanup()
-
-
-class _Grown:
-    """A completion as far as it is."""
-
-    def __init__(self) -> None:
-        self.tokens: list[int] = []
-        self.logp: list[float] = []
-        self.reason: str | None = None
-
-    def add(self, output: Any) -> None:
-        """The tokens of one step."""
-        self.tokens.extend(output.token_ids)
-        for token, entries in zip(output.token_ids, output.logprobs or (), strict=True):
-            self.logp.append(entries[token].logprob)
-        self.reason = output.finish_reason
-
-
-def _parameters(sampling: SamplingParams, seed: int | None) -> Any:
-    vllm = importlib.import_module("vllm")
-    kinds = importlib.import_module("vllm.sampling_params").RequestOutputKind
-    return vllm.SamplingParams(
-        temperature=sampling.temperature,
-        top_p=sampling.top_p,
-        top_k=sampling.top_k or 0,
-        min_p=sampling.min_p,
-        max_tokens=sampling.max_new_tokens,
-        stop_token_ids=list(sampling.stop_ids),
-        # The stop ids of the call alone count, not those of a generation config.
-        ignore_eos=True,
-        seed=seed,
-        logprobs=0,
-        detokenize=False,
-        output_kind=kinds.DELTA,
-    )
-
-
-def _refuse_sampling(sampling: SamplingParams) -> None:
-    """What vLLM would change or do otherwise without a word."""
-    if 0 < sampling.temperature < MIN_TEMPERATURE:
-        raise ZootomyError(
-            f"temperature is {sampling.temperature}; vllm would raise it to {MIN_TEMPERATURE}. "
-            "Use 0 for greedy, or at least that"
-        )
-    if sampling.min_p > 0 and sampling.top_p < 1:
-        raise ZootomyError(
-            f"top_p={sampling.top_p} and min_p={sampling.min_p}: vllm applies min_p first, the "
-            "vanilla engine last, which gives other tokens. Use one of them"
-        )

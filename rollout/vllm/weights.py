@@ -12,6 +12,7 @@ import numpy as np
 from ...models import EMBEDDING, HEAD, ModelConfig, huggingface_name
 from ...registry import ZootomyError
 from ..names import Fused, Rule, Shape, check_names
+from ..transfer import Delivery, SharedMemory, TransferConfig
 from .names import expected_shapes, sent_names
 
 
@@ -71,21 +72,50 @@ def check_parameters(
 
 
 def engine_parameters(model: Any) -> dict[str, Shape | None]:
-    """Shape by name of a vLLM model's parameters; None where they are packed away.
+    """Shape by name of a vLLM model's parameters, of the whole; None where it is not to be seen.
 
-    On a CPU, matrices are packed for its kernels and their parameters left empty; a linear layer
-    still says how large it is.
+    On a CPU, matrices are packed for its kernels and their parameters left empty; with several
+    workers each holds a part. A layer still says how large it is.
     """
     modules = dict(model.named_modules())
     found: dict[str, Shape | None] = {}
     for name, parameter in model.named_parameters():
+        module, _, part = name.rpartition(".")
+        sizes = vars(modules[module]) if module else {}
         shape: Shape | None = tuple(parameter.shape)
-        if parameter.numel() == 0:
-            sizes = vars(modules[name.rpartition(".")[0]])
-            known = "output_size" in sizes and "input_size" in sizes
-            shape = (sizes["output_size"], sizes["input_size"]) if known else None
+        if parameter.numel() == 0 or sizes.get("tp_size", 1) > 1:
+            shape = _whole_shape(sizes, part)
         found[name] = shape
     return found
+
+
+def _whole_shape(sizes: Mapping[str, Any], part: str) -> Shape | None:
+    if "output_size" in sizes and "input_size" in sizes:
+        out = sizes["output_size"]
+        return (out,) if part == "bias" else (out, sizes["input_size"])
+    if "num_embeddings_padded" in sizes:
+        return sizes["num_embeddings_padded"], sizes["embedding_dim"]
+    return None
+
+
+def take_weights(worker: Any, delivery: Delivery, config: TransferConfig) -> None:
+    """Load weights that another process has laid out, in one of several workers.
+
+    Args:
+        worker: vLLM's.
+        delivery: the ticket; names are vLLM's, matrices `[out, in]`.
+        config: of the transfer.
+    """
+    transfer = SharedMemory(config)
+    received = transfer.receive(delivery).arrays
+    parts = [Outgoing(name, array, False) for name, array in received.items()]
+    worker.worker.reload_weights(weights_iterator=tensors(parts))
+    transfer.close()
+
+
+def laid_out(parts: list[Outgoing]) -> dict[str, Any]:
+    """Arrays by the engine's name, `[out, in]`; views on a CPU."""
+    return {name: np.asarray(array).T if transposed else array for name, array, transposed in parts}
 
 
 def empty_cache(worker: Any) -> None:

@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 from zootomy import ZootomyError
 from zootomy.rollout import Completion, Request, RolloutConfig, SamplingParams, fit_prompts
+from zootomy.rollout.sglang_jax import SglangJaxConfig
+from zootomy.rollout.vllm import VllmConfig
 
 
 def message(make, *args, **kwargs):
@@ -85,6 +87,43 @@ def test_sampling_settings_that_are_not_enforced_are_not_accepted(name):
 )
 def test_wrong_config(settings, text):
     assert message(RolloutConfig, **settings) == text
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        (
+            {"vllm": VllmConfig(dtype="float32")},
+            "rollout.vllm.dtype is 'float32', which only the engine 'vllm' reads, and "
+            "rollout.engine is 'vanilla'; leave it out, or set rollout.engine='vllm'",
+        ),
+        (
+            {"engine": "vllm", "sglang_jax": SglangJaxConfig(page_size=4, radix_cache=True)},
+            "rollout.sglang_jax.radix_cache is True, which only the engine 'sglang_jax' reads, "
+            "and rollout.engine is 'vllm'; leave it out, or set rollout.engine='sglang_jax'",
+        ),
+        (
+            {"engine": "vllm", "prefill_tokens": 64},
+            "rollout.prefill_tokens is 64, which vllm does not read; leave it out, and set "
+            "rollout.vllm.max_num_batched_tokens instead",
+        ),
+    ],
+)
+def test_settings_that_the_engine_does_not_read_are_refused(settings, text):
+    assert message(RolloutConfig, **settings) == text
+
+
+def test_every_setting_of_an_engine_is_refused_beside_another():
+    others = {bool: True, int: 7, float: 7.0, str: "x"}
+    for kind, made in (("vllm", VllmConfig), ("sglang_jax", SglangJaxConfig)):
+        for field in dataclasses.fields(made):
+            knobs = made()
+            value = others.get(type(vars(knobs)[field.name]), ("x",))
+            if value == vars(knobs)[field.name]:
+                value = not value
+            object.__setattr__(knobs, field.name, value)
+            text = message(RolloutConfig, **{kind: knobs})
+            assert text.startswith(f"rollout.{kind}.{field.name} is {value!r}, which only")
 
 
 def test_every_sampling_setting_of_the_config_reaches_the_parameters():

@@ -66,7 +66,17 @@ KNOBS = {
 @pytest.mark.parametrize("knob", KNOBS)
 def test_every_knob_becomes_an_argument(knob):
     given, name, value = KNOBS[knob]
-    assert arguments("tpu", **{knob: given})[name] == value
+    for device in ("cpu", "tpu"):
+        plain = arguments(device).get(name)
+        # native attention is what a CPU has
+        assert plain != value or (device, knob) == ("cpu", "attention_backend")
+        assert arguments(device, **{knob: given})[name] == value
+
+
+def test_a_share_of_memory_bounds_the_cache_of_a_cpu_as_well():
+    assert "max_total_tokens" not in arguments(memory_fraction=0.3)
+    both = arguments(memory_fraction=0.3, max_total_tokens=500)
+    assert (both["mem_fraction_static"], both["max_total_tokens"]) == (0.3, 500)
 
 
 def test_every_knob_is_spoken_of():
@@ -102,6 +112,8 @@ def test_what_does_not_fit_is_refused(knobs, text):
     ({"load_format": "auto"}, "rollout.sglang_jax.load_format is 'auto', which reads weights from "
                               "a folder, and rollout.sglang_jax.model is empty; name a folder, or "
                               "leave load_format 'dummy'"),
+    ({"start_timeout": -1.0}, "rollout.sglang_jax.start_timeout is -1.0; expected a number of "
+                              "seconds > 0"),
     ({"page_size": 0}, "rollout.sglang_jax.page_size is 0; expected an integer >= 1"),
     ({"token_paddings": (4, 0)}, "rollout.sglang_jax.token_paddings[1] is 0; expected an integer "
                                  ">= 1"),
@@ -121,9 +133,10 @@ def test_sampling_parameters():
     sampling = SamplingParams(max_new_tokens=5, temperature=0.5, stop_ids=(3, 7))
     assert sampling_arguments(sampling, 9, logprobs=True) == {
         "max_new_tokens": 5, "temperature": 0.5, "top_p": 1.0, "top_k": -1, "min_p": 0.0,
-        "stop_token_ids": [3, 7], "ignore_eos": True, "no_stop_trim": True, "n": 1,
+        "stop_token_ids": [3, 7], "ignore_eos": False, "no_stop_trim": True, "n": 1,
         "sampling_seed": 9,
     }  # fmt: skip
+    assert sampling_arguments(SamplingParams(max_new_tokens=5), 9, logprobs=True)["ignore_eos"]
     cut = dataclasses.replace(sampling, top_p=0.9)
     assert sampling_arguments(cut, None, logprobs=False)["top_p"] == 0.9
     assert message(sampling_arguments, cut, None, logprobs=True).startswith(
@@ -149,6 +162,9 @@ def test_answers_are_read():
     assert (one.stop_reason, one.version) == ("stop", 3)
     silent = read_output({"output_ids": [4, 2], "meta_info": meta}, 3, logprobs=False, limit=5)
     assert np.isnan(silent.logp).all()
+    unread = {"meta_info": {"finish_reason": {"type": "abort"}}}
+    none = read_output(unread, 3, logprobs=True, limit=5)
+    assert (len(none.tokens), none.stop_reason) == (0, "abort")
     meta["output_token_logprobs"][0] = (float("nan"), 4, "")
     meta["finish_reason"] = {"type": "length"}
     assert message(

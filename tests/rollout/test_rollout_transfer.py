@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from zootomy import ZootomyError
 from zootomy.models import make_model
-from zootomy.rollout import RolloutConfig, make_engine
+from zootomy.rollout import RolloutConfig, check_available, make_engine
 from zootomy.rollout.transfer import (
     Direct,
     SharedMemory,
@@ -74,8 +74,19 @@ def test_accepted_weights_outlive_the_next_ones(transfer):
 
 def test_the_same_process_copies_nothing():
     transfer, array = Direct(), jnp.arange(6.0)
-    received = transfer.receive(transfer.send({"w": array}, 3)).arrays["w"]
-    assert np.shares_memory(received, np.asarray(array))
+    assert transfer.receive(transfer.send({"w": array}, 3)).arrays["w"] is array
+
+
+def test_weights_that_were_not_accepted_are_let_go():
+    transfer = Direct()
+    first, refused = transfer.send({"w": 1 + jnp.arange(2)}, 3), transfer.send(weights(), 3)
+    transfer.accepted(first)
+    assert transfer.receive(first).arrays["w"].tolist() == [1, 2]
+    with pytest.raises(TransferError) as error:
+        transfer.receive(refused)
+    assert str(error.value) == (
+        "Weights of version 3 are not held any more; the engine keeps the weights it has."
+    )
 
 
 def test_a_bucket_is_bounded_and_every_byte_is_in_one():
@@ -197,6 +208,19 @@ def test_a_backend_that_would_move_nothing_is_refused():
         "rollout.transfer.backend is 'shared_memory', and the engine runs in the trainer's "
         "process, where weights are shared or read in place; leave it 'auto'"
     )
+
+
+@pytest.mark.parametrize("settings, text", [
+    ({"checksum": True}, "rollout.transfer.checksum is True, and the engine runs in the trainer's "
+                         "process, where nothing is sent in buckets; leave it out, or run the "
+                         "engine in a process of its own (rollout.vllm.server_mode)"),
+    ({"bucket_mib": 8}, "rollout.transfer.bucket_mib is 8, and the engine runs in the trainer's"),
+])  # fmt: skip
+def test_settings_of_a_transfer_that_does_not_take_place_are_refused(settings, text):
+    config = RolloutConfig(transfer=TransferConfig(**settings))
+    with pytest.raises(ZootomyError) as error:
+        check_available(config)
+    assert str(error.value).startswith(text)
 
 
 def test_a_bucket_is_a_whole_number():

@@ -1,6 +1,8 @@
 """The vLLM engine's settings, names and TPU path, without vLLM."""
 
 import dataclasses
+from pathlib import Path
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +15,7 @@ from zootomy.rollout import RolloutConfig, SamplingParams, extras, make_engine
 from zootomy.rollout.names import Fused, Rule, check_names
 from zootomy.rollout.vllm import VllmConfig, tpu
 from zootomy.rollout.vllm.arguments import apply_environment, launch
-from zootomy.rollout.vllm.engine import _refuse_sampling
+from zootomy.rollout.vllm.calls import refuse_sampling
 from zootomy.rollout.vllm.names import FUSED, RULES, TPU_RULES, sent_names, with_user_rules
 from zootomy.rollout.vllm.platform import explain, find_platform
 from zootomy.rollout.vllm.weights import (
@@ -58,6 +60,16 @@ def arguments(platform="cpu", mesh=None, dtype="float32", **knobs):
     ({"swap_space_gib": 4.0}, "rollout.vllm.swap_space_gib is 4.0: vLLM 0.32 preempts by computing "
                               "again and swaps nothing. Leave it 0; raise memory_utilisation or "
                               "kv_cache_mib, or lower max_num_seqs"),
+    ({"start_timeout": 0, "server_mode": True},
+     "rollout.vllm.start_timeout is 0; expected a number of seconds > 0"),
+    ({"start_timeout": "9", "server_mode": True},
+     "rollout.vllm.start_timeout is '9'; expected a number of seconds > 0"),
+    ({"start_timeout": 30.0}, "rollout.vllm.start_timeout is 30, which bounds the start of a "
+                              "server, and server_mode is False; leave it out, or set server_mode "
+                              "True"),
+    ({"memory_utilisation": 0.5, "kv_cache_mib": 64},
+     "rollout.vllm.kv_cache_mib is 64 and rollout.vllm.memory_utilisation 0.5: vLLM would ignore "
+     "the second; set one of them"),
     ({"engine_arguments": [1]}, "rollout.vllm.engine_arguments is [1]; expected a mapping from "
                                 "names to values"),
     ({"mapping_config": {"renam": {}}}, "rollout.vllm.mapping_config has 'renam'; expected "
@@ -70,8 +82,11 @@ def test_wrong_knobs(knobs, text):
 @pytest.mark.parametrize("platform, knobs, text", [
     ("cpu", {"async_scheduling": True}, "rollout.vllm.async_scheduling is True, and vLLM turns it "
                                         "off on a CPU; leave it None"),
-    ("cpu", {"sleep": 1}, "rollout.vllm.sleep is 1, and sleeping does nothing on a CPU; leave it "
-                          "0"),
+    ("tpu", {"sleep": 1}, "rollout.vllm.sleep is 1, and vLLM sleeps on GPUs only (here it runs on "
+                          "tpu); leave it 0"),
+    ("cuda", {"data_parallel": 2},
+     "rollout.vllm.data_parallel asks for 2 copies of the model, and vLLM on cuda keeps one a "
+     "process; spread it over the devices with tensor_parallel, and leave data_parallel 1"),
     ("cuda", {"tpu_backend": "jax"}, "rollout.vllm.tpu_backend is 'jax', and vLLM runs on cuda "
                                      "here; leave it 'auto'"),
     ("cpu", {"additional_config": {"sharding": {}}},
@@ -92,39 +107,76 @@ def test_the_cpu_build_has_attention_for_some_head_sizes_only():
     assert text.startswith("the policy's head_dim is 8; vLLM on a CPU has attention for 32, 64,")
 
 
+class Knob(NamedTuple):
+    """A knob turned, and what comes of it.
+
+    Attributes:
+        value: not its default.
+        name: vLLM's argument, or variable of the environment, that it sets.
+        expected: what to.
+        refused: platforms that would ignore it.
+    """
+
+    value: object
+    name: str
+    expected: object
+    refused: tuple[str, ...] = ()
+
+
+OVERRIDES, SHARDING = {"rope_theta": 1.0}, {"sharding": {}}
 KNOBS = {
-    "dtype": ("bfloat16", "dtype", "bfloat16"),
-    "load_format": ("dummy", "load_format", "dummy"),
-    "max_model_len": (32, "max_model_len", 32),
-    "max_num_seqs": (3, "max_num_seqs", 3),
-    "max_num_batched_tokens": (64, "max_num_batched_tokens", 64),
-    "memory_utilisation": (0.4, "gpu_memory_utilization", 0.4),
-    "kv_cache_mib": (32, "kv_cache_memory_bytes", 32 * 2**20),
-    "enforce_eager": (False, "enforce_eager", False),
-    "prefix_caching": (False, "enable_prefix_caching", False),
-    "async_scheduling": (True, "async_scheduling", True),
-    "tensor_parallel": (2, "tensor_parallel_size", 2),
-    "data_parallel": (2, "data_parallel_size", 2),
-    "hf_config_path": ("/a", "hf_config_path", "/a"),
-    "hf_overrides": ({"rope_theta": 1.0}, "hf_overrides", {"rope_theta": 1.0}),
-    "additional_config": ({"sharding": {}}, "additional_config", {"sharding": {}}),
-    "sleep": (1, "enable_sleep_mode", True),
-    "engine_arguments": ({"block_size": 16}, "block_size", 16),
+    "dtype": Knob("bfloat16", "dtype", "bfloat16"),
+    "load_format": Knob("auto", "load_format", "auto"),
+    "max_model_len": Knob(32, "max_model_len", 32),
+    "max_num_seqs": Knob(3, "max_num_seqs", 3),
+    "max_num_batched_tokens": Knob(64, "max_num_batched_tokens", 64),
+    "memory_utilisation": Knob(0.4, "gpu_memory_utilization", 0.4),
+    "kv_cache_mib": Knob(32, "kv_cache_memory_bytes", 32 * 2**20),
+    "enforce_eager": Knob(False, "enforce_eager", False),
+    "prefix_caching": Knob(False, "enable_prefix_caching", False),
+    "async_scheduling": Knob(True, "async_scheduling", True, ("cpu",)),
+    "tensor_parallel": Knob(2, "tensor_parallel_size", 2),
+    "data_parallel": Knob(2, "data_parallel_size", 2, ("cpu", "cuda")),
+    "hf_config_path": Knob("/a", "hf_config_path", "/a"),
+    "hf_overrides": Knob(OVERRIDES, "hf_overrides", OVERRIDES),
+    "additional_config": Knob(SHARDING, "additional_config", SHARDING, ("cpu", "cuda")),
+    "tpu_backend": Knob("torch", "MODEL_IMPL_TYPE", "vllm", ("cpu", "cuda")),
+    "sleep": Knob(1, "enable_sleep_mode", True, ("cpu", "tpu")),
+    "engine_arguments": Knob({"block_size": 16}, "block_size", 16),
+}
+# Knobs that are no argument of vLLM's, and the test that shows their effect.
+ELSEWHERE = {
+    "model": "test_vllm_reads_the_folder_that_is_named",
+    "mapping_config": "test_the_users_rules_come_first",
+    "server_mode": "test_a_server_is_a_process_of_its_own",
+    "start_timeout": "test_a_server_is_a_process_of_its_own",
+    "swap_space_gib": "test_wrong_knobs",
 }
 
 
-@pytest.mark.parametrize("knob", KNOBS)
-def test_every_knob_becomes_an_argument(knob):
-    given, name, value = KNOBS[knob]
-    assert arguments("tpu", **{knob: given})[name] == value
+@pytest.mark.parametrize("platform", ["cpu", "cuda", "tpu"])
+@pytest.mark.parametrize("name", KNOBS)
+def test_every_knob_has_an_effect_or_is_refused_on_a_platform(name, platform):
+    knob = KNOBS[name]
+    knobs = {name: knob.value, **({"model": "a_folder"} if name == "load_format" else {})}
+    if platform in knob.refused:
+        assert message(arguments, platform, **knobs).startswith(f"rollout.vllm.{name} ")
+        return
+    turned, plain = (
+        launch(config(**given), SIZES, dtype="float32", platform=platform)
+        for given in (knobs, {})
+    )  # fmt: skip
+    found, before = (each.arguments | each.environment for each in (turned, plain))
+    assert found[knob.name] == knob.expected
+    assert before.get(knob.name) != knob.expected
 
 
 def test_every_knob_is_spoken_of():
-    """Those that are no argument: where they are used is tested elsewhere."""
-    elsewhere = {"model", "swap_space_gib", "mapping_config", "server_mode", "tpu_backend",
-                 "start_timeout"}  # fmt: skip
     fields = {entry.name for entry in dataclasses.fields(VllmConfig)}
-    assert fields == elsewhere | set(KNOBS)
+    assert fields == set(ELSEWHERE) | set(KNOBS)
+    other = Path(__file__).with_name("test_rollout_vllm_engine.py").read_text(encoding="utf-8")
+    for test in ELSEWHERE.values():
+        assert test in globals() or f"def {test}(" in other
 
 
 def test_defaults_follow_the_rollout_settings():
@@ -143,6 +195,8 @@ def test_parallel_sizes_come_from_the_rollout_mesh_where_unset():
     mesh = {"data": 2, "fsdp": 2, "tensor": 4}
     found = arguments("tpu", mesh=mesh)
     assert (found["tensor_parallel_size"], found["data_parallel_size"]) == (4, 4)
+    assert arguments("cuda", mesh={"tensor": 2})["tensor_parallel_size"] == 2
+    assert message(arguments, "cuda", mesh).startswith("the rollout mesh asks for 4 copies of the")
     assert arguments("tpu", mesh=mesh, tensor_parallel=2)["tensor_parallel_size"] == 2
 
 
@@ -183,7 +237,7 @@ def test_the_tpu_backend_is_a_variable_and_the_users_own_settings_win(monkeypatc
                                    "engine last, which gives other tokens. Use one of them"),
 ])  # fmt: skip
 def test_sampling_that_vllm_would_change_is_refused(settings, text):
-    assert message(_refuse_sampling, SamplingParams(max_new_tokens=2, **settings)) == text
+    assert message(refuse_sampling, SamplingParams(max_new_tokens=2, **settings)) == text
 
 
 # --- packages --------------------------------------------------------------------------------

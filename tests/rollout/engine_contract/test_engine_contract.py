@@ -17,7 +17,7 @@ from engines_under_contract import (
     same,
 )
 from zootomy import ZootomyError
-from zootomy.rollout import Request, RolloutConfig, RolloutEngine, make_engine
+from zootomy.rollout import Request, RolloutConfig, RolloutEngine, make_engine, stream
 from zootomy.rollout.weights import named_params
 
 # Log-probabilities in float32, by two libraries.
@@ -114,6 +114,22 @@ def test_sampling_follows_the_distribution(engine, trainer):
     for token, probability in seen.items():
         spread = 5 * np.sqrt(600 * probability * (1 - probability)) + 1
         assert abs(counts[token] - 600 * probability) < spread
+
+
+def test_completions_are_handed_out_as_they_end(engine, kind):
+    if kind == "sglang_jax":
+        pytest.skip("its answers come together")
+    stopping = dataclasses.replace(PLAIN, stop_ids=(7, 11, 2))
+    want = engine.generate(REQUESTS, stopping, seed=3)
+    found = list(stream(engine, REQUESTS, stopping, seed=3))
+    places = [(one.request, one.index) for one in found]
+    assert sorted(places) == [
+        (i, j) for i, request in enumerate(REQUESTS) for j in range(request.n)
+    ]
+    # in the order of their ends
+    assert len(found[0].completion.tokens) < len(found[-1].completion.tokens)
+    for one in found:
+        assert same([one.completion], [want[one.request][one.index]])
 
 
 def test_more_requests_than_slots(engine):
