@@ -1,6 +1,9 @@
 """The table engine x property of docs/rollout.md, from what `make test-engines` has written.
 
-python docs/make_contract.py engine_contract.json
+    python docs/make_contract.py engine_contract.json [more.json ...]
+
+An engine that needs an environment of its own is run there, with `ZOOTOMY_CONTRACT_TABLE=more.json`;
+what several runs say of an engine, the first says.
 """
 
 import json
@@ -13,7 +16,10 @@ BEGIN, END = "<!-- contract -->\n", "<!-- /contract -->"
 
 def main():
     """Put the table in its place."""
-    entries = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
+    entries = {}
+    for file in sys.argv[1:]:
+        for name, row in json.loads(Path(file).read_text(encoding="utf-8")).items():
+            entries[name] = row | entries.get(name, {})
     kinds = list(dict.fromkeys(kind for row in entries.values() for kind in row))
     lines = [f"| property | {' | '.join(kinds)} |", "|---" * (len(kinds) + 1) + "|"]
     for name, row in entries.items():

@@ -140,8 +140,13 @@ def environment(config: RolloutConfig, platform: Platform) -> dict[str, str]:
         "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
     }
     if platform == "cpu":
-        # Binding threads to cores would bind those of the trainer in the same process as well.
-        found |= {"VLLM_CPU_CI_ENV": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
+        # Binding threads to cores would bind those of the trainer in the same process as well, and
+        # threads that wait spin on cores that others need: up to ten times the time of a call.
+        found |= {
+            "VLLM_CPU_CI_ENV": "1",
+            "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+            "OMP_WAIT_POLICY": "passive",
+        }
     if platform == "tpu":
         kinds = {"auto": "auto", "jax": "flax_nnx", "torch": "vllm"}
         found |= {"MODEL_IMPL_TYPE": kinds[config.vllm.tpu_backend]}
