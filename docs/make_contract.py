@@ -2,8 +2,8 @@
 
     python docs/make_contract.py engine_contract.json [more.json ...]
 
-An engine that needs an environment of its own is run there, with `ZOOTOMY_CONTRACT_TABLE=more.json`;
-what several runs say of an engine, the first says.
+An engine that needs an environment of its own is run there, with the variable
+`ZOOTOMY_CONTRACT_TABLE=more.json`; what several runs say of an engine, the first says.
 """
 
 import json
