@@ -1,7 +1,7 @@
 """The models of a run on their meshes: passes, updates, weights to the engine, checkpoints."""
 
 from .checkpoint import Checkpoints
-from .cluster import Cluster
+from .cluster import REWARD_MODEL, Cluster
 from .config import ClusterConfig
 from .meshes import MeshShape, mesh_text, parse_mesh
 from .optimizer import OptimizerConfig, make_optimizer, make_schedule, optimizer_names
@@ -12,10 +12,12 @@ from .programs import LossFunction
 from .roles import Role
 from .sharding import Placement
 from .state import ClusterState
+from .stored import read_stored, stored_arrays
 from .trained import NonFiniteError
 from .trouble import nothing_whole
 
 __all__ = [
+    "REWARD_MODEL",
     "Checkpoints",
     "Cluster",
     "ClusterConfig",
@@ -39,4 +41,6 @@ __all__ = [
     "optimizer_names",
     "pack",
     "parse_mesh",
+    "read_stored",
+    "stored_arrays",
 ]

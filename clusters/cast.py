@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 import jax
+import numpy as np
 from flax import nnx
 
 from ..models import Decoder, RewardModel, ValueModel, merge_adapters, without_deltas
@@ -15,37 +16,74 @@ from ..rollout.types import RolloutEngine
 from .config import OPTIMIZER, ClusterConfig
 from .naming import named_leaves
 from .optimizer import OptimizerConfig
-from .roles import Role
+from .outputs import Wanted
+from .passes import AnyModel, Learning
+from .roles import POLICY_ROLES, TRAINED_ROLES, Role, find_seat, reward_seat, role_of
+from .shared import SharedActor, ValueHead
 from .trained import RoleModel, TrainedModel
+
+SHARED = "shared"
+NO_VALUES = "The actor gives no values; make the cluster with critic='shared'."
+_TOGETHER = "A critic and critic_optimizer go together; give both or neither."
 
 
 def make_actor(
-    config: ClusterConfig, actor: Decoder, optimizer: OptimizerConfig, total_steps: int
+    config: ClusterConfig,
+    actor: Decoder,
+    optimizer: OptimizerConfig,
+    total_steps: int,
+    critic: Any,
+    critic_optimizer: OptimizerConfig | None,
+    critic_steps: int | None,
 ) -> TrainedModel:
-    """The policy with its optimizer."""
-    return _trained(config, Role.ACTOR, actor, optimizer, total_steps)
+    """The policy with its optimizer, and with the critic's head where that is to be on it.
+
+    Raises:
+        ZootomyError: for a head without an optimizer, or with a place of its own.
+    """
+    if not isinstance(critic, str):
+        return _trained(config, Role.ACTOR, actor, optimizer, total_steps)
+    if critic != SHARED:
+        raise ZootomyError(f"critic must be a model, '{SHARED}' or None, got {critic!r}.")
+    if critic_optimizer is None:
+        raise ZootomyError(_TOGETHER)
+    config.check_shared_critic()
+    return SharedActor(
+        actor,
+        config.placement(Role.ACTOR),
+        optimizer,
+        total_steps,
+        critic_optimizer,
+        total_steps if critic_steps is None else critic_steps,
+        offload=config.offloads(Role.ACTOR),
+        offload_optimizer=config.offloads(Role.ACTOR, OPTIMIZER),
+    )
 
 
 def make_others(
     config: ClusterConfig,
     actor: TrainedModel,
     reference: Literal["none", "snapshot"] | Decoder,
-    critic: ValueModel | None,
+    critic: ValueModel | Literal["shared"] | None,
     critic_optimizer: OptimizerConfig | None,
     critic_steps: int | None,
-    reward: RewardModel | None,
-) -> dict[Role, RoleModel]:
-    """Every other model; arguments as of `Cluster`.
+    reward: RewardModel | Mapping[str, RewardModel] | None,
+) -> dict[str, AnyModel]:
+    """Every other model by its role, or `reward.NAME`; arguments as of `Cluster`.
 
     Raises:
         ZootomyError: for a critic without an optimizer or the reverse, or another vocabulary.
     """
     steps = actor.total_steps if critic_steps is None else critic_steps
-    found = {
+    found: dict[str, AnyModel | None] = {
         Role.REFERENCE: _reference(config, actor, reference),
         Role.CRITIC: _critic(config, actor, critic, critic_optimizer, steps),
     }
-    if reward is not None:
+    if isinstance(reward, Mapping):
+        for name, model in reward.items():
+            check_vocabulary(f"reward model {name!r}", model, actor)
+            found[reward_seat(name)] = _plain(config, reward_seat(name), model)
+    elif reward is not None:
         check_vocabulary("reward model", reward, actor)
         found[Role.REWARD] = _plain(config, Role.REWARD, reward)
     return {role: model for role, model in found.items() if model is not None}
@@ -88,25 +126,26 @@ def weights_for(engine: RolloutEngine, actor: TrainedModel, shares: bool) -> Any
     if actor.adapted and not takes_adapters(engine):
         return nnx.state(merge_adapters(actor.model()), nnx.Param)
     # A copy on another mesh is the engine's alone, and the next step may overwrite ours.
-    return actor.lend_params() if shares else actor.params
+    return actor.lend_params() if shares else actor.policy_params
 
 
-def refresh(reference: RoleModel, actor: TrainedModel) -> None:
+def refresh(reference: AnyModel, actor: TrainedModel) -> None:
     """Make the actor as it is now the reference.
 
     Raises:
         ZootomyError: for a reference that is another model.
     """
-    if named_leaves(reference.params).keys() != named_leaves(actor.params).keys():
+    if named_leaves(reference.params).keys() != named_leaves(actor.policy_params).keys():
         raise ZootomyError(
             "The actor cannot become the reference, which is a model of another kind; set "
             "reference.refresh_steps to 0, or leave reference.path empty."
         )
+    assert isinstance(reference, RoleModel)
     reference.take(actor.lend_params())
 
 
 def samples_apart(
-    config: ClusterConfig, models: Mapping[Role, RoleModel], engine: RolloutEngine | None
+    config: ClusterConfig, models: Mapping[str, AnyModel], engine: RolloutEngine | None
 ) -> bool:
     """Whether sampling and scoring may run in a thread of their own beside updates.
 
@@ -114,18 +153,19 @@ def samples_apart(
     wait for each other for ever. On a CPU all devices share one pool of threads, where that happens
     to any two such programs: there one side must do with single devices.
     """
-    scores = (Role.REWARD,) if Role.REWARD in models else ()
+    scores = tuple(seat for seat in models if role_of(seat) is Role.REWARD)
     if scores and config.offload_to_cpu:
         return False
     # Another engine has devices or processes of its own.
     samples = (*((Role.ROLLOUT,) if isinstance(engine, VanillaEngine) else ()), *scores)
-    learns = tuple(role for role in models if role is not Role.REWARD)
+    heads = tuple(seat for seat, model in models.items() if isinstance(model, ValueHead))
+    learns = tuple(seat for seat in models if seat not in (*scores, *heads))
     return config.apart(samples, learns) and (
         jax.default_backend() != "cpu" or _single(config, samples) or _single(config, learns)
     )
 
 
-def _single(config: ClusterConfig, roles: tuple[Role, ...]) -> bool:
+def _single(config: ClusterConfig, roles: tuple[str, ...]) -> bool:
     return all(config.mesh_of(role).size == 1 for role in roles)
 
 
@@ -143,20 +183,22 @@ def _reference(
     # The same arrays as the actor's; its first step leaves them to the reference.
     made = _plain(config, Role.REFERENCE, actor.model())
     if actor.adapted:
-        made.take(without_deltas(actor.params))
+        made.take(without_deltas(actor.policy_params))
     return made
 
 
 def _critic(
     config: ClusterConfig,
     actor: TrainedModel,
-    critic: ValueModel | None,
+    critic: ValueModel | Literal["shared"] | None,
     optimizer: OptimizerConfig | None,
     total_steps: int,
-) -> TrainedModel | None:
-    """The critic with its optimizer, if there is one."""
+) -> TrainedModel | ValueHead | None:
+    """The critic with its optimizer, if there is one, or as the actor's head."""
+    if isinstance(actor, SharedActor):
+        return ValueHead(actor)
     if (critic is None) != (optimizer is None):
-        raise ZootomyError("A critic and critic_optimizer go together; give both or neither.")
+        raise ZootomyError(_TOGETHER)
     if critic is None or optimizer is None:
         return None
     check_vocabulary("critic", critic, actor)
@@ -173,7 +215,7 @@ def check_vocabulary(who: str, model: Any, actor: TrainedModel) -> None:
         )
 
 
-def _plain(config: ClusterConfig, role: Role, model: Any) -> RoleModel:
+def _plain(config: ClusterConfig, role: str, model: Any) -> RoleModel:
     return RoleModel(role, model, config.placement(role), offload=config.offloads(role))
 
 
@@ -189,3 +231,66 @@ def _trained(
         offload=config.offloads(role),
         offload_optimizer=config.offloads(role, OPTIMIZER),
     )
+
+
+def find_model(models: Mapping[str, AnyModel], role: str) -> AnyModel:
+    """The model of a role, or of `reward.NAME`.
+
+    Raises:
+        ZootomyError: if the cluster has none.
+    """
+    role = find_seat(role)
+    if role not in models:
+        raise ZootomyError(
+            f"This cluster has no {role}; it has {', '.join(models)}. Give one when "
+            "the cluster is made."
+        )
+    return models[role]
+
+
+def learning_rate(model: Learning) -> float:
+    """Of the last optimizer step, or of the first where there was none."""
+    return float(np.asarray(model.schedule(max(0, model.steps - 1))))
+
+
+def wanted_of(
+    model: Learning, entropy: bool, sum_pi_squared: bool, head: bool, values: bool
+) -> Wanted:
+    """What a model's pass computes for a loss that reads all that is true here.
+
+    Raises:
+        ZootomyError: for what the model does not say.
+    """
+    if model.role is Role.CRITIC:
+        if entropy or sum_pi_squared or head:
+            raise ZootomyError("A critic has values only; entropy and the like are the actor's.")
+        return Wanted(values=True)
+    if values and not isinstance(model, SharedActor):
+        raise ZootomyError(NO_VALUES)
+    return Wanted(entropy, sum_pi_squared, head=head, both=values)
+
+
+def find_policy(models: Mapping[str, AnyModel], role: str) -> RoleModel:
+    """The model of a role that gives log-probabilities.
+
+    Raises:
+        ZootomyError: if the cluster has none, or it gives none.
+    """
+    if find_seat(role) not in POLICY_ROLES:
+        raise ZootomyError(f"The {role} gives no log-probabilities; ask actor or reference.")
+    model = find_model(models, role)
+    assert isinstance(model, RoleModel)
+    return model
+
+
+def find_trained(models: Mapping[str, AnyModel], role: str) -> Learning:
+    """The model of a role that has an optimizer.
+
+    Raises:
+        ZootomyError: if the cluster has none, or it is not trained.
+    """
+    model = find_model(models, role)
+    if not isinstance(model, Learning):
+        trained = " and ".join(TRAINED_ROLES)
+        raise ZootomyError(f"The {role} is not trained; only {trained} are.")
+    return model

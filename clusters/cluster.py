@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import jax
@@ -18,11 +18,14 @@ from .memory import held_bytes
 from .optimizer import OptimizerConfig
 from .outputs import ModelOutputs, Wanted
 from .packing import Sequences
-from .passes import Passes, UpdateResult, check_batch
+from .passes import AnyModel, Learning, Passes, UpdateResult, check_batch
 from .programs import LossFunction
-from .roles import POLICY_ROLES, TRAINED_ROLES, Role, find_role
-from .state import ClusterState
-from .trained import RoleModel, TrainedModel
+from .roles import Role, reward_seat, role_of
+from .shared import ValueHead
+from .state import ClusterState, give_state, take_state
+
+REWARD_MODEL = "reward_model"
+"""What a reward model is called that was given without a name."""
 
 
 class Cluster:
@@ -37,10 +40,10 @@ class Cluster:
             `config.row_length` is None.
         reference: `"none"`, `"snapshot"` (the actor as it is given, of one with adapters its
             backbone), or a model of its own.
-        critic: a model that gives `[R, L]` values.
+        critic: a model that gives `[R, L]` values, or `"shared"`: a head on the actor's backbone.
         critic_optimizer: its optimizer; needed with a critic.
         critic_steps: its horizon; None: `total_steps`.
-        reward: scores whole sequences; it is never trained, and not part of a checkpoint.
+        reward: scores whole sequences, or several by name; never trained, nor in a checkpoint.
         engine: samples completions; it is given the actor's weights at once. Settings make an
             engine on the mesh of the rollout, which shares the actor's arrays where they agree.
 
@@ -57,10 +60,10 @@ class Cluster:
         total_steps: int,
         max_tokens: int | None = None,
         reference: Literal["none", "snapshot"] | Decoder = "none",
-        critic: ValueModel | None = None,
+        critic: ValueModel | Literal["shared"] | None = None,
         critic_optimizer: OptimizerConfig | None = None,
         critic_steps: int | None = None,
-        reward: RewardModel | None = None,
+        reward: RewardModel | Mapping[str, RewardModel] | None = None,
         engine: RolloutEngine | RolloutConfig | None = None,
     ):
         self.config = config
@@ -69,11 +72,10 @@ class Cluster:
         sizes = actor.config.vocab_size, actor.config.hidden_size
         self._passes = Passes(config, self.row_length, *sizes)
         self.micro_rows = config.rows(self.row_length)
-        self._actor = cast.make_actor(config, actor, optimizer, total_steps)
-        self._models: dict[Role, RoleModel] = {Role.ACTOR: self._actor}
-        self._models |= cast.make_others(
-            config, self._actor, reference, critic, critic_optimizer, critic_steps, reward
-        )
+        critics = critic, critic_optimizer, critic_steps
+        self._actor = cast.make_actor(config, actor, optimizer, total_steps, *critics)
+        self._models: dict[str, AnyModel] = {Role.ACTOR: self._actor}
+        self._models |= cast.make_others(config, self._actor, reference, *critics, reward)
         own = isinstance(engine, RolloutConfig)
         self.engine = cast.make_rollout(config, self._actor, engine) if own else engine
         if self.engine is not None:
@@ -85,7 +87,19 @@ class Cluster:
     @property
     def roles(self) -> tuple[Role, ...]:
         """The roles that this cluster fills."""
-        return (*self._models, *((Role.ROLLOUT,) if self.engine is not None else ()))
+        models = dict.fromkeys(role_of(seat) for seat in self._models)
+        return (*models, *((Role.ROLLOUT,) if self.engine is not None else ()))
+
+    @property
+    def reward_models(self) -> tuple[str, ...]:
+        """The names of the reward models; one that was given alone is `reward_model`."""
+        seats = [seat for seat in self._models if role_of(seat) is Role.REWARD]
+        return tuple(seat.partition(".")[2] or REWARD_MODEL for seat in seats)
+
+    @property
+    def shares_backbone(self) -> bool:
+        """Whether the critic is a head on the actor's backbone."""
+        return isinstance(self._models.get(Role.CRITIC), ValueHead)
 
     @property
     def samples_apart(self) -> bool:
@@ -95,6 +109,10 @@ class Cluster:
     def steps(self, role: Role) -> int:
         """Optimizer steps that a role has taken."""
         return self._trained(role).steps
+
+    def learning_rate(self, role: Role) -> float:
+        """The learning rate of the last optimizer step of a role, or of its first."""
+        return cast.learning_rate(self._trained(role))
 
     def model(self, role: Role) -> Any:
         """The NNX model of a role with its present weights, e.g. to write it to a folder."""
@@ -111,6 +129,7 @@ class Cluster:
         with_entropy: bool = False,
         with_sum_pi_squared: bool = False,
         with_hidden: bool = False,
+        with_values: bool = False,
     ) -> dict[str, np.ndarray]:
         """Log-probabilities of the completions' tokens.
 
@@ -121,6 +140,7 @@ class Cluster:
             with_entropy: also the entropy of that distribution.
             with_sum_pi_squared: also the sum of its squared probabilities.
             with_hidden: also `hidden` `[N, T, D]`, from which it follows by the head's kernel.
+            with_values: also `values` and `final_values`, of a critic on the actor's backbone.
 
         Returns:
             `logp` (and `entropy`, `sum_pi_squared`), each `[N, T]` float32, 0 past the end.
@@ -129,14 +149,15 @@ class Cluster:
             ZootomyError: a role without log-probabilities, a sequence longer than a row, a token
                 outside the vocabulary, a temperature that is not positive.
         """
-        if find_role(role) not in POLICY_ROLES:
-            raise ZootomyError(f"The {role} gives no log-probabilities; ask actor or reference.")
-        wanted = Wanted(with_entropy, with_sum_pi_squared, hidden=with_hidden)
-        return self._passes.forward(self._model(role), sequences, temperature, wanted)
+        model = cast.find_policy(self._models, role)
+        if with_values and not (role == Role.ACTOR and self.shares_backbone):
+            raise ZootomyError(cast.NO_VALUES)
+        wanted = Wanted(with_entropy, with_sum_pi_squared, hidden=with_hidden, both=with_values)
+        return self._passes.forward(model, sequences, temperature, wanted)
 
     def head_kernel(self, role: Role) -> jax.Array:
         """`[D, V]`: the present head of the actor or the reference."""
-        return self._model(role).head_kernel()
+        return cast.find_policy(self._models, role).head_kernel()
 
     def measure(
         self,
@@ -169,9 +190,10 @@ class Cluster:
         results = self._passes.forward(critic, sequences, 1.0, Wanted(values=True))
         return results["values"], results["final_values"]
 
-    def scores(self, sequences: Sequences) -> np.ndarray:
-        """The reward model's score of each whole sequence, `[N]` float32; 0 for no completion."""
-        model = self._model(Role.REWARD)
+    def scores(self, sequences: Sequences, name: str = REWARD_MODEL) -> np.ndarray:
+        """A reward model's score of each whole sequence, `[N]` float32; 0 for no completion."""
+        alone = name == REWARD_MODEL and Role.REWARD in self._models
+        model = self._model(Role.REWARD if alone else reward_seat(name))
         return self._passes.forward(model, sequences, 1.0, Wanted(values=True))["final_values"]
 
     def update(
@@ -187,6 +209,7 @@ class Cluster:
         with_sum_pi_squared: bool = False,
         whole: bool = False,
         with_head: bool = False,
+        with_values: bool = False,
     ) -> UpdateResult:
         """One optimizer step on a mini-batch, in as many micro-batches as it needs.
 
@@ -209,6 +232,9 @@ class Cluster:
             whole: the loss couples the sequences of a micro-batch, so that it must see all of them
                 at once.
             with_head: whether the loss reads `outputs.head`.
+            with_values: whether the actor's loss reads `outputs.values` too, those of a critic on
+                its backbone. The step is then one of both; one of the critic alone changes nothing
+                but its head.
 
         Returns:
             What the step did.
@@ -218,21 +244,13 @@ class Cluster:
             ZootomyError: leaves that do not fit, or a step after the schedule has ended.
         """
         trained = self._trained(role)
-        critic = trained.role is Role.CRITIC
-        wanted = Wanted(with_entropy, with_sum_pi_squared, critic, head=with_head)
-        if critic and (with_entropy or with_sum_pi_squared or with_head):
-            raise ZootomyError("A critic has values only; entropy and the like are the actor's.")
+        asked = with_entropy, with_sum_pi_squared, with_head, with_values
+        wanted = cast.wanted_of(trained, *asked)
         check_batch(batch, len(sequences))
         return self._passes.update(
-            trained,
-            sequences,
-            batch,
-            loss,
-            temperature=temperature,
-            coefficients=coefficients,
-            wanted=wanted,
-            whole=whole,
-        )
+            trained, sequences, batch, loss,
+            temperature=temperature, coefficients=coefficients, wanted=wanted, whole=whole,
+        )  # fmt: skip
 
     def sync_weights(self) -> int:
         """Give the actor's weights to the engine, under the next version; returns the version."""
@@ -255,9 +273,7 @@ class Cluster:
 
     def state(self) -> ClusterState:
         """Weights, optimizers and counters; later updates leave the arrays as they are."""
-        arrays = {str(role): model.state() for role, model in self._saved().items()}
-        steps = {str(role): self.steps(role) for role in self._models if role in TRAINED_ROLES}
-        return ClusterState(arrays, {"version": self.version, "steps": steps})
+        return take_state(self._models, self.version)
 
     def restore(self, state: ClusterState) -> None:
         """Go on from a state; the engine is given the actor's weights under their version.
@@ -265,11 +281,7 @@ class Cluster:
         Raises:
             ZootomyError: if the state is of other models, optimizers or roles.
         """
-        state.check_roles({str(role) for role in self._saved()})
-        for role, model in self._saved().items():
-            model.restore(state.arrays[str(role)])
-        for role, steps in state.counters["steps"].items():
-            self._trained(Role(role)).steps = steps
+        give_state(state, self._models)
         self.version = state.counters["version"]
         if self.engine is not None:
             self._give_weights(self.engine)
@@ -280,10 +292,6 @@ class Cluster:
         if self.engine is not None:
             trees[str(Role.ROLLOUT)] = weights_of(self.engine)
         return held_bytes(trees)
-
-    def _saved(self) -> dict[Role, RoleModel]:
-        """What a checkpoint holds: all but the reward model, which no run changes."""
-        return {role: model for role, model in self._models.items() if role is not Role.REWARD}
 
     def close(self) -> None:
         """Close the engine."""
@@ -297,21 +305,11 @@ class Cluster:
         # From here on all roles are idle.
         self._passes.begin(None)
 
-    def _model(self, role: Role) -> RoleModel:
-        role = find_role(role)
-        if role not in self._models:
-            raise ZootomyError(
-                f"This cluster has no {role}; it has {', '.join(self._models)}. Give one when "
-                "the cluster is made."
-            )
-        return self._models[role]
+    def _model(self, role: str) -> AnyModel:
+        return cast.find_model(self._models, role)
 
-    def _trained(self, role: Role) -> TrainedModel:
-        model = self._model(role)
-        if not isinstance(model, TrainedModel):
-            trained = " and ".join(TRAINED_ROLES)
-            raise ZootomyError(f"The {role} is not trained; only {trained} are.")
-        return model
+    def _trained(self, role: Role) -> Learning:
+        return cast.find_trained(self._models, role)
 
     def _engine(self) -> RolloutEngine:
         if self.engine is None:

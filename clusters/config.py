@@ -14,7 +14,7 @@ from jax.sharding import Mesh
 
 from ..registry import ZootomyError, unknown_name
 from .meshes import AUTO, MeshShape, mesh_text, parse_mesh, same_mesh, usual_mesh
-from .roles import TRAINED_ROLES, Role, find_role
+from .roles import TRAINED_ROLES, Role, find_seat, role_of
 from .sharding import Placement, axis_rules
 
 DEFAULT_ROWS = 16
@@ -44,7 +44,7 @@ class ClusterConfig:
             `fsdp=4,tensor=2`, or `auto`: `fsdp` over all accelerators, or the first device on CPU.
         role_to_mesh: the mesh of a role that has its own, as a text or a `jax.sharding.Mesh`;
             `data=4@4` are the devices 4..7. Roles on the same mesh share weights that are the
-            same.
+            same. Here and below `reward.NAME` is one of several reward models, `reward` all.
         axis_rules: changes to the rules by which parameters are spread: `vocab: none` keeps the
             vocabulary whole on every device, `rollout.embed: none` does so for one role.
         role_to_dtype: the dtype in which a role keeps its parameters, where it is not the model's.
@@ -95,7 +95,7 @@ class ClusterConfig:
                 )
         for name in ("axis_rules", "role_to_dtype"):
             object.__setattr__(self, name, MappingProxyType(dict(vars(self)[name])))
-        meshes = {str(find_role(role)): mesh for role, mesh in self.role_to_mesh.items()}
+        meshes = {find_seat(role): mesh for role, mesh in self.role_to_mesh.items()}
         object.__setattr__(self, "role_to_mesh", MappingProxyType(meshes))
         for mesh in (self.mesh, *self.role_to_mesh.values()):
             if isinstance(mesh, Mesh):
@@ -103,7 +103,7 @@ class ClusterConfig:
             elif mesh != AUTO:
                 parse_mesh(mesh)
         for role, dtype in self.role_to_dtype.items():
-            find_role(role)
+            find_seat(role)
             if dtype not in DTYPES:
                 raise unknown_name("dtype", str(dtype), DTYPES)
         axis_rules(Role.ACTOR, self.axis_rules)
@@ -116,7 +116,7 @@ class ClusterConfig:
             for name, value in vars(self).items()
         }
 
-    def mesh_shape(self, role: Role, devices: int | None = None) -> MeshShape:
+    def mesh_shape(self, role: str, devices: int | None = None) -> MeshShape:
         """The sizes of a role's mesh, without its devices.
 
         Args:
@@ -130,7 +130,7 @@ class ClusterConfig:
         mesh = self._given(role)
         return parse_mesh(mesh_text(mesh) if isinstance(mesh, Mesh) else mesh, devices)
 
-    def mesh_of(self, role: Role) -> Mesh:
+    def mesh_of(self, role: str) -> Mesh:
         """The mesh of a role.
 
         Raises:
@@ -139,14 +139,15 @@ class ClusterConfig:
         mesh = self._given(role)
         return usual_mesh(mesh) if isinstance(mesh, Mesh) else parse_mesh(mesh).build()
 
-    def placement(self, role: Role) -> Placement:
+    def placement(self, role: str) -> Placement:
         """Where a role's arrays lie."""
         return Placement(
-            role,
-            self.mesh_of(role),
-            axis_rules(role, self.axis_rules),
-            self.role_to_dtype.get(str(role)),
+            role, self.mesh_of(role), axis_rules(role, self.axis_rules), self.dtype_of(role)
         )
+
+    def dtype_of(self, role: str) -> str | None:
+        """The dtype of a role's parameters; None: as they come."""
+        return self.role_to_dtype.get(role, self.role_to_dtype.get(role_of(role)))
 
     def rows(self, row_length: int, devices: int | None = None) -> int:
         """R, rows of a training pass, a multiple of the devices that rows are spread over.
@@ -177,56 +178,84 @@ class ClusterConfig:
 
     def row_parts(self, devices: int | None = None) -> int:
         """Into how many parts rows are dealt, so that they divide over every role's mesh."""
-        shapes = [self._sizes(role, devices) for role in MODELS]
+        shapes = [self._sizes(role, devices) for role in self._seats()]
         return math.lcm(*(sizes["data"] * sizes["fsdp"] for sizes in shapes))
 
     def length_parts(self, devices: int | None = None) -> int:
         """Into how many parts the tokens of a row are dealt."""
-        return math.lcm(*(self._sizes(role, devices)["sequence"] for role in MODELS))
+        return math.lcm(*(self._sizes(role, devices)["sequence"] for role in self._seats()))
 
     def length(self, asked: int, devices: int | None = None) -> int:
         """L, tokens a row, rounded up to what divides over the devices."""
         return _up(asked, self.length_parts(devices))
 
-    def _sizes(self, role: Role, devices: int | None) -> Mapping[str, int]:
+    def _seats(self) -> tuple[str, ...]:
+        """The models that have a mesh: those of the roles, and reward models with their own."""
+        return *MODELS, *(seat for seat in self.role_to_mesh if seat not in list(Role))
+
+    def _sizes(self, role: str, devices: int | None) -> Mapping[str, int]:
         mesh = self._given(role)
         return usual_mesh(mesh).shape if isinstance(mesh, Mesh) else parse_mesh(mesh, devices).sizes
 
-    def offloads(self, role: Role, part: str = "") -> bool:
+    def offloads(self, role: str, part: str = "") -> bool:
         """Whether a role's parameters, or its optimizer's state, wait on the host."""
-        return str(role) in self.offload_to_cpu or (
+        return role_of(role) in self.offload_to_cpu or (
             part == OPTIMIZER and f"{role}.{OPTIMIZER}" in self.offload_to_cpu
         )
 
-    def check_roles(self, roles: Collection[Role]) -> None:
+    def check_roles(self, roles: Collection[str]) -> None:
         """Refuse what speaks of a role that a run does not have: it would have no effect.
 
         Args:
-            roles: those that there are.
+            roles: those that there are; `reward.NAME` for each of several reward models.
 
         Raises:
             ZootomyError: it names the setting.
         """
-        settings = {
-            **{f"role_to_mesh.{role}": role for role in self.role_to_mesh},
-            **{f"role_to_dtype.{role}": role for role in self.role_to_dtype},
-            **{f"axis_rules.{name}": name for name in self.axis_rules if "." in name},
-            **{f"offload_to_cpu: {name}": name for name in self.offload_to_cpu},
-        }
-        for setting, name in settings.items():
-            role = name.split(".")[0]
-            if role not in roles:
+        known = {*roles, *(role_of(role) for role in roles)}
+        for setting, role in self.settings_of_roles().items():
+            if role not in known:
                 raise ZootomyError(
                     f"cluster.{setting} has no effect: this run has no {role}, only "
                     f"{', '.join(roles)}. Leave it out, or choose an algorithm that has one."
                 )
 
-    def apart(self, some: tuple[Role, ...], others: tuple[Role, ...]) -> bool:
+    def settings_of_roles(self) -> dict[str, str]:
+        """Setting -> role, of all that speak of one role."""
+        return {
+            **{f"role_to_mesh.{role}": role for role in self.role_to_mesh},
+            **{f"role_to_dtype.{role}": role for role in self.role_to_dtype},
+            **{
+                f"axis_rules.{name}": name.rpartition(".")[0]
+                for name in self.axis_rules
+                if "." in name
+            },
+            **{
+                f"offload_to_cpu: {name}": name.removesuffix(f".{OPTIMIZER}")
+                for name in self.offload_to_cpu
+            },
+        }
+
+    def check_shared_critic(self) -> None:
+        """Refuse a place of its own for a critic that is a head on the actor's backbone.
+
+        Raises:
+            ZootomyError: it names the setting.
+        """
+        for setting, role in self.settings_of_roles().items():
+            if role == Role.CRITIC:
+                raise ZootomyError(
+                    f"cluster.{setting} has no effect: the critic is a head on the actor's "
+                    "backbone, and lives where the actor does. Leave it out, or give the critic a "
+                    "model of its own."
+                )
+
+    def apart(self, some: tuple[str, ...], others: tuple[str, ...]) -> bool:
         """Whether two sets of roles have no device in common."""
         ours = {device for role in some for device in self.mesh_of(role).devices.flat}
         return all(ours.isdisjoint(self.mesh_of(role).devices.flat) for role in others)
 
-    def together(self, one: Role, other: Role, devices: int | None = None) -> bool:
+    def together(self, one: str, other: str, devices: int | None = None) -> bool:
         """Whether two roles keep their parameters alike: then equal weights are one copy.
 
         Args:
@@ -240,11 +269,11 @@ class ClusterConfig:
         else:
             same = parse_mesh(meshes[0], devices) == parse_mesh(meshes[1], devices)
         rules = [axis_rules(role, self.axis_rules) for role in (one, other)]
-        dtypes = [self.role_to_dtype.get(str(role)) for role in (one, other)]
+        dtypes = [self.dtype_of(role) for role in (one, other)]
         return same and rules[0] == rules[1] and dtypes[0] == dtypes[1]
 
-    def _given(self, role: Role) -> Any:
-        return self.role_to_mesh.get(str(role), self.mesh)
+    def _given(self, role: str) -> Any:
+        return self.role_to_mesh.get(role, self.role_to_mesh.get(role_of(role), self.mesh))
 
     def _check_offload(self) -> None:
         if isinstance(self.offload_to_cpu, str):

@@ -13,13 +13,17 @@ from .packing import Rows
 
 
 class Wanted(NamedTuple):
-    """What a pass computes beside log-probabilities; `values` instead of them for a critic."""
+    """What a pass computes beside log-probabilities; `values` instead of them for a critic.
+
+    `both` is for values of a head on the actor's backbone, beside its log-probabilities.
+    """
 
     entropy: bool = False
     sum_pi_squared: bool = False
     values: bool = False
     hidden: bool = False  # for a result that leaves the program
     head: bool = False  # for a loss within it
+    both: bool = False
 
 
 class Split(NamedTuple):
@@ -73,7 +77,8 @@ def compute(
     model = nnx.merge(graph, params, rest)
     valid = jnp.arange(rows.index.shape[1]) < rows.lengths[:, None]
     if wanted.values:
-        return _values(model, rows, valid)
+        values = model.token_scores(rows.tokens, rows.positions, rows.segments)
+        return _with_values(ModelOutputs(), values, rows, valid)
     hidden = model(rows.tokens, rows.positions, rows.segments)
     options = {
         "with_entropy": wanted.entropy,
@@ -97,6 +102,8 @@ def compute(
         stats = jax.tree.map(lambda x: _pick(x, rows.index), stats)
     stats = jax.tree.map(lambda x: jnp.where(valid, x, 0.0), stats)
     outputs = ModelOutputs(stats.logp, stats.entropy, stats.sum_pi_squared)
+    if wanted.both:
+        outputs = _with_values(outputs, model.values(hidden), rows, valid)
     if wanted.hidden or wanted.head:
         picked = jnp.where(valid[..., None], _pick(hidden, rows.index), 0)
         kernel, shape = model.head_kernel(), rows.tokens.shape
@@ -105,11 +112,13 @@ def compute(
     return outputs
 
 
-def _values(model: Any, rows: Rows, valid: jax.Array) -> ModelOutputs:
-    values = model.token_scores(rows.tokens, rows.positions, rows.segments)
+def _with_values(
+    outputs: ModelOutputs, values: jax.Array, rows: Rows, valid: jax.Array
+) -> ModelOutputs:
+    """With values `[R, L]` of all tokens, those before each action and after the last."""
     last = jnp.take_along_axis(rows.index, jnp.maximum(rows.lengths - 1, 0)[:, None], axis=1)
     final = _pick(values, last + 1)[:, 0]
-    return ModelOutputs(
+    return outputs._replace(
         values=jnp.where(valid, _pick(values, rows.index), 0.0),
         final_values=jnp.where(rows.lengths > 0, final, 0.0),
     )

@@ -17,8 +17,11 @@ from .outputs import ModelOutputs, Split, Wanted
 from .packing import MicroBatch, Sequences, fitting_shape, pack
 from .programs import LossFunction, Total, accumulate, forward, measure
 from .shapes import Shape, row_shapes
+from .shared import ValueHead
 from .trained import RoleModel, TrainedModel
 
+Learning = TrainedModel | ValueHead
+AnyModel = RoleModel | ValueHead
 _MANY_LOSSES = 16
 # On a CPU the rows of a micro-batch go through in parts of about this many tokens. What a part
 # leaves in memory is used again by the next, and fits the caches better; fresh memory for all
@@ -66,10 +69,10 @@ class Passes:
         # A block has about 12 D² weights, 24 D² operations a token; attention 4 D a token and key.
         self._attention_length = 6.0 * hidden_size
         self._losses: set[LossFunction] = set()
-        self._at_work: RoleModel | None = None
+        self._at_work: AnyModel | None = None
 
     def forward(
-        self, model: RoleModel, sequences: Sequences, temperature: float, wanted: Wanted
+        self, model: AnyModel, sequences: Sequences, temperature: float, wanted: Wanted
     ) -> dict[str, np.ndarray]:
         """A pass without gradient; results `[N, ...]` float32 by their name in `ModelOutputs`."""
         micros = self._pack(sequences, self._forward_shapes)
@@ -86,7 +89,7 @@ class Passes:
 
     def measure(
         self,
-        model: RoleModel,
+        model: AnyModel,
         sequences: Sequences,
         batch: Any,
         function: Callable[[ModelOutputs, Any, Any], dict[str, jax.Array]],
@@ -112,7 +115,7 @@ class Passes:
 
     def update(
         self,
-        model: TrainedModel,
+        model: Learning,
         sequences: Sequences,
         batch: Any,
         loss: LossFunction,
@@ -153,7 +156,7 @@ class Passes:
 
     def gradient(
         self,
-        model: TrainedModel,
+        model: Learning,
         micros: list[MicroBatch],
         batch: Any,
         loss: LossFunction,
@@ -178,7 +181,7 @@ class Passes:
                 results.append((value, metrics))
         return total, results
 
-    def begin(self, model: RoleModel | None) -> None:
+    def begin(self, model: AnyModel | None) -> None:
         """A model goes to work: the one before it may leave the devices. None: all are idle."""
         if self._at_work is not None and self._at_work is not model:
             self._at_work.park()
@@ -196,7 +199,7 @@ class Passes:
             )
 
     def _scalars(
-        self, model: RoleModel, temperature: float, coefficients: Any
+        self, model: AnyModel, temperature: float, coefficients: Any
     ) -> tuple[jax.Array, Any]:
         if not 0 < temperature < float("inf"):
             raise ZootomyError(

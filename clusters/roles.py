@@ -28,6 +28,26 @@ TRAINED_ROLES = (Role.ACTOR, Role.CRITIC)
 """Roles that have an optimizer."""
 
 
+def reward_seat(name: str) -> str:
+    """Where one of several reward models is placed: `reward.NAME`."""
+    return f"{Role.REWARD}.{name}"
+
+
+def find_seat(name: str) -> str:
+    """The name of a role, or `reward.NAME`, one of several reward models.
+
+    Raises:
+        UnknownNameError: if there is no such role.
+    """
+    role, _, rest = name.partition(".")
+    return name if rest and role == Role.REWARD else str(find_role(name))
+
+
+def role_of(seat: str) -> Role:
+    """The role that is played at a seat, of which only `reward` has several."""
+    return find_role(seat.partition(".")[0])
+
+
 def find_role(name: str) -> Role:
     """The role of that name.
 

@@ -17,7 +17,7 @@ from ..models.axes import AXES as PARAMETER_AXES
 from ..registry import ZootomyError, unknown_name
 from .meshes import AXES
 from .naming import named_leaves, path_name
-from .roles import Role, find_role
+from .roles import find_seat, role_of
 
 HOST = "pinned_host"
 NONE = "none"
@@ -35,11 +35,11 @@ LOGICAL_AXES = tuple(
 )
 
 
-def axis_rules(role: Role, changes: Mapping[str, str]) -> dict[str, str]:
+def axis_rules(seat: str, changes: Mapping[str, str]) -> dict[str, str]:
     """The rules of a role.
 
     Args:
-        role: whose.
+        seat: whose; `reward.NAME` for one of several reward models.
         changes: `AXIS: MESH_AXIS` for all roles, `ROLE.AXIS: MESH_AXIS` for one, which goes before
             it; the mesh axis `none` keeps the axis whole.
 
@@ -49,7 +49,7 @@ def axis_rules(role: Role, changes: Mapping[str, str]) -> dict[str, str]:
     Raises:
         ZootomyError: for a role or an axis that does not exist.
     """
-    rules, own = dict(DEFAULT_RULES), {}
+    rules, own, narrow = dict(DEFAULT_RULES), {}, {}
     for key, mesh_axis in changes.items():
         whose, dot, axis = key.rpartition(".")
         if axis not in LOGICAL_AXES:
@@ -58,22 +58,25 @@ def axis_rules(role: Role, changes: Mapping[str, str]) -> dict[str, str]:
             raise unknown_name("mesh axis", str(mesh_axis), (*AXES, NONE))
         if not dot:
             rules[axis] = mesh_axis
-        elif find_role(whose) is role:
+        elif find_seat(whose) == seat:
+            narrow[axis] = mesh_axis
+        elif whose == role_of(seat):
             own[axis] = mesh_axis
-    return {axis: mesh_axis for axis, mesh_axis in (rules | own).items() if mesh_axis != NONE}
+    chosen = rules | own | narrow
+    return {axis: mesh_axis for axis, mesh_axis in chosen.items() if mesh_axis != NONE}
 
 
 class Placement:
     """Where a role's arrays lie.
 
     Args:
-        role: for messages.
+        role: for messages; `reward.NAME` for one of several reward models.
         mesh: with the axes of `meshes.AXES`; an abstract one will do to ask for shardings.
         rules: logical axis -> mesh axis.
         dtype: of the parameters; None: as they come.
     """
 
-    def __init__(self, role: Role, mesh: Any, rules: Mapping[str, str], dtype: str | None = None):
+    def __init__(self, role: str, mesh: Any, rules: Mapping[str, str], dtype: str | None = None):
         self.role = role
         self.mesh = mesh
         self.rules = dict(rules)

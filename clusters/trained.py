@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from flax import nnx
 
 from ..models import has_adapters, trained_part
@@ -28,18 +29,32 @@ def _head_kernel(graph: Any, params: Any, rest: Any) -> jax.Array:
     return nnx.merge(graph, params, rest).head_kernel()
 
 
+def check_horizon(role: str, steps: int, total_steps: int) -> None:
+    """Refuse a step after a schedule has ended: its learning rate would be 0.
+
+    Raises:
+        ZootomyError: with what to change.
+    """
+    if steps >= total_steps:
+        raise ZootomyError(
+            f"The {role}'s schedule was planned for {total_steps} optimizer steps, "
+            "and all were taken; a further one would change nothing. Give the number of "
+            "steps that the run takes (batches x epochs x mini-batches) as total_steps."
+        )
+
+
 class RoleModel:
     """A model split once into structure and weights, the weights spread over the role's mesh.
 
     Args:
-        role: for messages.
+        role: for messages; `reward.NAME` for one of several reward models.
         model: an NNX model; arrays that are in their place already are shared, not copied, and
             never overwritten.
         placement: where the role lives.
         offload: whether the weights wait in the hosts' memory until `wake`.
     """
 
-    def __init__(self, role: Role, model: Any, placement: Placement, *, offload: bool = False):
+    def __init__(self, role: str, model: Any, placement: Placement, *, offload: bool = False):
         self.role = role
         self.placement = placement
         self.vocab_size: int = model.config.vocab_size
@@ -112,6 +127,7 @@ class TrainedModel(RoleModel):
         placement: as in `RoleModel`.
         config: the optimizer.
         total_steps: optimizer steps of the whole run, the horizon of the schedule.
+        optimizer: one that takes the place of what `config` says, which gives the schedule then.
         offload: as in `RoleModel`.
         offload_optimizer: whether the optimizer's state waits on the host but for its step.
     """
@@ -124,20 +140,19 @@ class TrainedModel(RoleModel):
         config: OptimizerConfig,
         total_steps: int,
         *,
+        optimizer: optax.GradientTransformation | None = None,
         offload: bool = False,
         offload_optimizer: bool = False,
     ):
         super().__init__(role, model, placement)
         self.total_steps = total_steps
         self.scheduled = config.schedule != "constant"
-        self.optimizer = make_optimizer(config, total_steps)
+        self.optimizer = make_optimizer(config, total_steps) if optimizer is None else optimizer
         self.schedule = make_schedule(config, total_steps)
         # Copied, since some optimizers (dog, prodigy) remember the very arrays of the parameters,
         # which others hold and which a step would overwrite together with its state.
         state = jax.tree.map(jnp.array, self.optimizer.init(widened(self.params)))
-        self.optimizer_shardings = like_params(
-            state, self.params, self.shardings, placement.replicated
-        )
+        self.optimizer_shardings = self.optimizer_places(state)
         self.optimizer_state = jax.device_put(state, self.optimizer_shardings)
         self.steps = 0
         like = jax.tree.map(lambda p: jax.ShapeDtypeStruct(p.shape, jnp.float32), self.params)
@@ -158,11 +173,20 @@ class TrainedModel(RoleModel):
         self.offload = offload
         self.park()
 
+    @property
+    def policy_params(self) -> Any:
+        """The parameters that an engine or a reference has too."""
+        return self.params
+
+    def optimizer_places(self, state: Any) -> Any:
+        """Where an optimizer's state lies: with the parameters that it is of."""
+        return like_params(state, self.params, self.shardings, self.placement.replicated)
+
     def lend_params(self) -> Any:
-        """The parameters, for someone who keeps them: the next step leaves them as they are."""
+        """`policy_params`, for someone who keeps them: the next step leaves them as they are."""
         self.wake()
         self._params_lent = True
-        return self.params
+        return self.policy_params
 
     def model(self) -> Any:
         """The model with the present weights, which later steps leave as they are."""
@@ -186,12 +210,8 @@ class TrainedModel(RoleModel):
 
     def check_horizon(self) -> None:
         """Refuse a step after the schedule has ended: its learning rate would be 0."""
-        if self.scheduled and self.steps >= self.total_steps:
-            raise ZootomyError(
-                f"The {self.role}'s schedule was planned for {self.total_steps} optimizer steps, "
-                "and all were taken; a further one would change nothing. Give the number of "
-                "steps that the run takes (batches x epochs x mini-batches) as total_steps."
-            )
+        if self.scheduled:
+            check_horizon(self.role, self.steps, self.total_steps)
 
     def step(self, total: Total) -> StepReport:
         """One optimizer step, unless something is not finite."""
@@ -209,10 +229,19 @@ class TrainedModel(RoleModel):
             self.steps += 1
         return report
 
-    def complain(self, report: StepReport, where: str) -> NonFiniteError:
-        """The error for a step that was not taken."""
+    def complain(
+        self, report: StepReport, where: str, role: str = "", steps: int | None = None
+    ) -> NonFiniteError:
+        """The error for a step that was not taken, of a part of the model with a role of its own.
+
+        Args:
+            report: of the step.
+            where: which sequences it is about.
+            role: whose step it was; empty: this model's.
+            steps: how many it has taken; None: as many as this model.
+        """
         outcome = "The step was not taken and no weights were changed."
-        at = f"{self.role}, optimizer step {self.steps}"
+        at = f"{role or self.role}, optimizer step {self.steps if steps is None else steps}"
         if not np.isfinite(report.loss):
             return NonFiniteError(f"The loss is {float(report.loss)} ({at}){where}. {outcome}")
         for what, flags in (

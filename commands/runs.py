@@ -73,7 +73,7 @@ def evaluate_run(
         size: held-out prompts, the first of the task's; None: as the run itself was evaluated.
         samples: completions a prompt; None: likewise.
         temperature: of the sampling, 0 is greedy; None: likewise.
-        model: a Hugging Face folder to examine instead of the run's own.
+        model: a Hugging Face folder, or RUN/checkpoints/STEP, to examine instead of the run's own.
         seed: of the sampling.
         json: print JSON.
     """

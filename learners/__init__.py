@@ -7,6 +7,7 @@ from .batch import BatchConfig
 from .evaluation import Evaluation, EvaluationConfig, evaluate
 from .learner import Learner, StepReport
 from .objective import Loss, Outputs
+from .score_scale import ScoreScale
 from .validation import DoubtfulChoiceWarning
 from .warmup import WarmupConfig, warm_up
 from .zoo import algorithm, algorithms
@@ -24,6 +25,7 @@ __all__ = [
     "Metrics",
     "Outputs",
     "Rollouts",
+    "ScoreScale",
     "StepReport",
     "WarmupConfig",
     "algorithm",

@@ -17,6 +17,8 @@ from .algorithm import Algorithm
 from .arrays import Metrics
 from .results import check_result
 
+# The name of the value loss's factor among the coefficients.
+VALUE = "value_loss"
 GIVE = "give it with the rollouts or the outputs"
 
 
@@ -140,6 +142,7 @@ def check_coefficients(algorithm: Algorithm, coefficients: Mapping[str, Any]) ->
     """
     steered = algorithm.controllers
     known = ["kl", *(f"regularizer.{spec.name}" for spec in algorithm.value("regularizer"))]
+    known += [VALUE] if algorithm.value_loss is not None else []
     for name in coefficients:
         if name not in known:
             raise unknown_name("coefficient", name, known)

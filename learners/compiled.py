@@ -27,6 +27,7 @@ class Programs(NamedTuple):
         weights: of a mini-batch's tokens.
         actor_loss: its batch is (experience, weights, the reference's hidden states or None).
         critic_loss: likewise, without hidden states.
+        shared_loss: of an actor whose outputs hold values too; its batch is the actor's.
         before: what is read of the actor's pass before the update, where the distance is measured
             in it; its batch is (the reference's hidden states, inputs by name).
     """
@@ -35,6 +36,7 @@ class Programs(NamedTuple):
     weights: Callable[..., Any]
     actor_loss: LossFunction
     critic_loss: LossFunction
+    shared_loss: LossFunction
     before: Callable[..., dict[str, jax.Array]]
 
 
@@ -54,6 +56,13 @@ def programs_of(algorithm: Algorithm, blocks: tuple[Callable[..., Any], ...]) ->
         loss = assembly.objective(given, experience, coefficients, weights)
         return loss.total, _flatten(loss)
 
+    def shared_loss(outputs: ModelOutputs, batch: Any, coefficients: Mapping[str, Any]):
+        experience, weights, ref_hidden = batch
+        given, coefficients = _outputs(outputs, ref_hidden, coefficients)
+        given = given._replace(values=outputs.values)
+        loss = assembly.objective(given, experience, coefficients, weights)
+        return loss.total, _flatten(loss)
+
     def before(outputs: ModelOutputs, batch: Any, coefficients: Mapping[str, Any]):
         ref_hidden, inputs = batch
         given, _ = _outputs(outputs, ref_hidden, coefficients)
@@ -69,7 +78,12 @@ def programs_of(algorithm: Algorithm, blocks: tuple[Callable[..., Any], ...]) ->
         return loss.total, _flatten(loss)
 
     return Programs(
-        jax.jit(assembly.experience), jax.jit(assembly.weights), actor_loss, critic_loss, before
+        jax.jit(assembly.experience),
+        jax.jit(assembly.weights),
+        actor_loss,
+        critic_loss,
+        shared_loss,
+        before,
     )
 
 

@@ -21,6 +21,9 @@ from .vocabulary import before_the_update, in_the_update
 
 # What a pass with the actor gives beside log-probabilities, by its name in `Rollouts`.
 ACTOR_EXTRAS = ("entropy", "sum_pi_squared")
+NEXT = "next_values"
+# What a pass calls things, and what they are called in `Rollouts`.
+_NAMES = {"logp": "old_logp", "final_values": NEXT}
 # The name of the reference's head among the coefficients, which all micro-batches share.
 REF_HEAD = "reference_head"
 
@@ -120,8 +123,8 @@ class Gatherer:
             found["baseline"] = shaped(prompts)
         if "running_reward" in needs:
             found["scale"] = shaped(prompts)
-        if critic and "next_values" in self.algorithm.extra_inputs:
-            found["next_values"] = shaped(rows)
+        if critic and NEXT in self.algorithm.extra_inputs:
+            found[NEXT] = shaped(rows)
         if "turn_ids" in self.algorithm.extra_inputs:
             found["turn_ids"] = shaped(rows, self.width, dtype=jnp.int32)
         if self.with_token_rewards:
@@ -202,20 +205,32 @@ class Gatherer:
             with spans("old_logp"):
                 found |= self._measured(sequences, found["ref_hidden"], inputs)
         elif self.with_old_logp:
+            asked = [*self._actor_extras(), *(["values"] if self._in_one_pass else [])]
             with spans("old_logp"):
                 given = self.cluster.log_probs(
                     Role.ACTOR,
                     sequences,
                     temperature=self.temperature,
-                    **{f"with_{name}": True for name in self._actor_extras()},
+                    **{f"with_{name}": True for name in asked},
                 )
-                found |= {"old_logp" if name == "logp" else name: x for name, x in given.items()}
+                found |= {_NAMES.get(name, name): x for name, x in given.items()}
         if self.algorithm.value_loss is not None:
-            with spans("values"):
-                found["values"], behind = self.cluster.values_with_final(sequences)
-            if "next_values" in self.algorithm.extra_inputs:
-                found["next_values"] = behind
+            if not self._in_one_pass:
+                with spans("values"):
+                    found["values"], found[NEXT] = self.cluster.values_with_final(sequences)
+            if NEXT not in self.algorithm.extra_inputs:
+                del found[NEXT]
         return found
+
+    @property
+    def _in_one_pass(self) -> bool:
+        """Whether the actor's pass gives the values too: the critic is a head on its backbone."""
+        return (
+            self.algorithm.value_loss is not None
+            and self.cluster.shares_backbone
+            and self.with_old_logp
+            and not before_the_update(self.algorithm)
+        )
 
     def _measured(
         self, sequences: Sequences, ref_hidden: np.ndarray, inputs: Mapping[str, np.ndarray]

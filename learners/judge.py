@@ -1,55 +1,63 @@
-"""All that gives a completion its reward: the task's functions, and the cluster's reward model."""
+"""All that gives a completion its reward: the task's functions and the cluster's reward models."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
 
-from ..clusters import Cluster, Role, Sequences
-from ..registry import ZootomyError
+from ..clusters import Cluster, Sequences
+from ..registry import ZootomyError, unknown_name
 from ..rollout import Completion
 from ..tasks import EarlyScores, Example, Scores, Task, check_rewards, gather_columns, score
-
-REWARD_MODEL = "reward_model"
 
 
 class Judge:
     """Scores completions.
 
-        R = Σ_f weight_f · r_f + weight · score of the reward model
+        R = Σ_f weight_f · r_f + Σ_m weight_m · score of reward model m
 
-    The model scores every completion that the functions leave valid; its score is one more
-    component, the last.
+    Each model scores every completion that the functions leave valid; its score is one more
+    component, after those of the functions.
 
     Args:
         task: reward functions and tokenizer.
-        cluster: its reward model counts if it has one; None: functions alone.
+        cluster: its reward models count if it has any; None: functions alone.
         width: T, the longest completion in tokens.
-        model_weight: the reward model's factor.
+        model_weights: the factor of a reward model by its name; 1 for one that is left out.
 
     Raises:
-        ZootomyError: if a reward function has the name of the model's component.
+        ZootomyError: if a reward function has the name of a model's component.
     """
 
     def __init__(
-        self, task: Task, cluster: Cluster | None = None, *, width: int, model_weight: float = 1.0
+        self,
+        task: Task,
+        cluster: Cluster | None = None,
+        *,
+        width: int,
+        model_weights: Mapping[str, float] = MappingProxyType({}),
     ):
         self.task = task
-        self.cluster = cluster if cluster is not None and Role.REWARD in cluster.roles else None
+        self.cluster = cluster
+        self.models = () if cluster is None else cluster.reward_models
         self.width = width
         self.names = tuple(reward.name for reward in task.rewards)
         self.weights = tuple(reward.weight for reward in task.rewards)
-        if self.cluster is not None:
-            if REWARD_MODEL in self.names:
+        for name in model_weights:
+            if name not in self.models:
+                raise unknown_name("reward model", name, self.models)
+        for name in self.models:
+            if name in self.names:
                 raise ZootomyError(
-                    f"A reward function is named {REWARD_MODEL!r}, which the cluster's reward "
-                    f"model is called; give the function another name."
+                    f"A reward function is named {name!r}, which a reward model of the cluster is "
+                    f"called; give the function another name."
                 )
-            self.names += (REWARD_MODEL,)
-            self.weights += (model_weight,)
+            self.names += (name,)
+            self.weights += (model_weights.get(name, 1.0),)
 
     @property
     def in_parts(self) -> bool:
@@ -101,14 +109,17 @@ class Judge:
             completions: one list a prompt.
         """
         scores = judging.scores()
-        if self.cluster is None:
+        if self.cluster is None or not self.models:
             return scores
         flat = [one for group in completions for one in group]
         repeated = [
             prompt for prompt, group in zip(prompts, completions, strict=True) for _ in group
         ]
         sequences = Sequences(repeated, [one.tokens for one in flat], self.width)
-        return _with_model(scores, self.cluster.scores(sequences), self.weights[-1])
+        weights = self.weights[-len(self.models) :]
+        for name, weight in zip(self.models, weights, strict=True):
+            scores = _with_model(scores, name, self.cluster.scores(sequences, name), weight)
+        return scores
 
 
 class Judging:
@@ -162,22 +173,22 @@ class _Text(NamedTuple):
     turns: list[int]
 
 
-def _with_model(scores: Scores, values: np.ndarray, weight: float) -> Scores:
-    """The scores with the model's as one more component; one that is not finite is a failure."""
+def _with_model(scores: Scores, name: str, values: np.ndarray, weight: float) -> Scores:
+    """The scores with a model's as one more component; one that is not finite is a failure."""
     failed = ~np.isfinite(values)
     values = np.where(failed, np.nan, values).astype(np.float32)
     valid = scores.valid & ~failed
     failures = dict(scores.failures)
     if failed.any():
-        failures[REWARD_MODEL] = int(failed.sum())
+        failures[name] = int(failed.sum())
     return replace(
         scores,
         rewards=np.where(valid, scores.rewards + weight * values, 0.0).astype(np.float32),
         valid=valid,
         components=np.concatenate([scores.components, values[None]]),
-        names=(*scores.names, REWARD_MODEL),
+        names=(*scores.names, name),
         failures=failures,
-        last_error="the reward model gave a score that is not finite"
+        last_error=f"reward model {name!r} gave a score that is not finite"
         if failed.any()
         else scores.last_error,
     )

@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -24,7 +25,7 @@ from .evaluation import Evaluation, EvaluationConfig, evaluate
 from .judge import Judge
 from .memory import Memory
 from .pipeline import Pipeline
-from .score_scale import Scaling, check_scalings
+from .score_scale import ScoreScale, check_scalings, scalings_of, score_metrics
 from .seeds import derive_seed
 from .statistics import mean_staleness, rollout_metrics
 from .update import Updater
@@ -64,9 +65,9 @@ class Learner:
         batch: batch sizes.
         seed: everything random follows from it.
         critic_warmup: steps in which only the critic learns.
-        reward_model_weight: factor of the cluster's reward model, if it has one.
-        reward_model_normalize: take away the running mean of its scores, divide by their deviation.
-        reward_model_clip: what is then cut off on both sides; None for nothing.
+        score_scales: what becomes of the scores of a reward model, by its name; one given to the
+            cluster without a name is `reward_model`.
+        value_coef: factor of the value loss, for a critic on the actor's backbone; None: 0.1.
         max_staleness: 1 samples each batch while the step before it learns, 0 after it.
         reference_refresh_steps: after how many steps the actor becomes the reference; 0: never.
 
@@ -84,9 +85,8 @@ class Learner:
         batch: BatchConfig,
         seed: int = 0,
         critic_warmup: int = 0,
-        reward_model_weight: float = 1.0,
-        reward_model_normalize: bool = False,
-        reward_model_clip: float | None = None,
+        score_scales: Mapping[str, ScoreScale] = MappingProxyType({}),
+        value_coef: float | None = None,
         max_staleness: int = 0,
         reference_refresh_steps: int = 0,
     ):
@@ -109,9 +109,8 @@ class Learner:
         # Told of every span that ends; see `Spans`.
         self.on_span: Callable[[str, float, float], None] | None = None
         assert cluster.engine is not None
-        self.judge = Judge(
-            task, cluster, width=rollout.max_new_tokens, model_weight=reward_model_weight
-        )
+        weights = {name: scale.weight for name, scale in score_scales.items()}
+        self.judge = Judge(task, cluster, width=rollout.max_new_tokens, model_weights=weights)
         if self.judge.in_parts:
             check_token_rewards(algorithm)
         self.collector = Collector(
@@ -127,6 +126,7 @@ class Learner:
             algorithm, cluster, batch=batch, temperature=rollout.temperature,
             width=rollout.max_new_tokens, seed=seed, critic_warmup=critic_warmup,
             reward_weights=self.judge.weights, token_rewards=self.judge.in_parts,
+            value_coef=value_coef,
         )  # fmt: skip
         self.updater.rehearse(len(self.judge.names))
         rehearse_filter(algorithm, batch)
@@ -135,12 +135,8 @@ class Learner:
             for name, spec in algorithm.controllers.items()
         }
         self.controller_states = {name: one.init() for name, one in self.controllers.items()}
-        self.scalings: tuple[Scaling, ...] = ()
-        if (reward_model_normalize or reward_model_clip is not None) and self.judge.cluster:
-            place = len(self.judge.names) - 1
-            scaling = (place, reward_model_weight, reward_model_normalize, reward_model_clip)
-            self.scalings = (Scaling(*scaling),)
-            check_scalings(algorithm, self.scalings)
+        self.scalings = scalings_of(self.judge.names, score_scales)
+        check_scalings(algorithm, self.scalings)
         self.memory = Memory.start(algorithm, len(task.train), self.scalings)
 
     def step(self) -> StepReport:
@@ -169,6 +165,7 @@ class Learner:
             self.cluster.sync_weights()
 
         metrics = rollout_metrics(collected, self.judge.names)
+        metrics |= score_metrics(sampled, self.scalings, memory.scores)
         metrics |= behind if self.pipeline.max_staleness else {}
         metrics |= totals.result()
         for name, coefficient in coefficients.items():

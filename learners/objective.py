@@ -14,7 +14,7 @@ from ..models import Distributions
 from ..registry import BlockSpec, ZootomyError
 from .algorithm import Algorithm
 from .arrays import Experience, Metrics
-from .calling import call, check_coefficients, logged, one, plugged
+from .calling import VALUE, call, check_coefficients, logged, one, plugged
 from .experience import REF_LOGP
 from .vocabulary import in_the_update, is_over_vocabulary, over_vocabulary
 
@@ -65,7 +65,7 @@ def make_objective(algorithm: Algorithm) -> Objective:
 
         loss = Σ weights · (correction · policy_loss + β · kl + Σ coef · regularizer)
 
-    and, where the outputs hold values, `Σ weights · value_loss` on top.
+    and, where the outputs hold values, `value coefficient · Σ weights · value_loss` on top.
 
     Args:
         algorithm: the algorithm.
@@ -75,8 +75,8 @@ def make_objective(algorithm: Algorithm) -> Objective:
         those of the whole mini-batch when `experience` is a part of it; left out, `experience`
         is the whole. `coefficients["kl"]` is the coefficient of the distance in the loss;
         `coefficients["regularizer.NAME"]` takes the place of that `coef`, and must be given where
-        a controller steers it. It raises
-        `ZootomyError` for outputs or arrays that are missing or have no use.
+        a controller steers it; `coefficients["value_loss"]` is the factor of the value loss, 1 if
+        left out. It raises `ZootomyError` for outputs or arrays that are missing or have no use.
     """
     aggregate = make_weights(algorithm)
 
@@ -95,7 +95,9 @@ def make_objective(algorithm: Algorithm) -> Objective:
         if outputs.logp is not None:
             _policy_parts(algorithm, outputs, experience, coefficients, weights, parts, metrics)
         if outputs.values is not None:
-            _value_part(algorithm, outputs.values, experience, weights, parts, metrics)
+            _value_part(
+                algorithm, outputs.values, experience, coefficients, weights, parts, metrics
+            )
         total = sum(parts.values(), jnp.zeros((), jnp.float32))
         return Loss(total, parts, metrics)
 
@@ -234,6 +236,7 @@ def _value_part(
     algorithm: Algorithm,
     values: jax.Array,
     experience: Experience,
+    coefficients: Mapping[str, Any],
     weights: jax.Array,
     parts: dict[str, jax.Array],
     metrics: Metrics,
@@ -247,7 +250,7 @@ def _value_part(
     token = call("value_loss", spec, _inputs(experience))(
         masked(values, mask), old_values, experience.returns, mask
     )
-    parts["value_loss"] = _weighted(weights, token, mask)
+    parts["value_loss"] = coefficients.get(VALUE, 1.0) * _weighted(weights, token, mask)
     values = jax.lax.stop_gradient(values)
     metrics["value/mean"] = (masked_sum(values, mask), count(mask))
     error = masked(values, mask) - experience.returns

@@ -15,7 +15,6 @@ from ..clusters import Cluster, Role
 from ..models import (
     Decoder,
     add_adapters,
-    load_model,
     make_model,
 )
 from ..monitor import RunLog, SampleLog, Screen, plot_runs, write_markdown
@@ -30,8 +29,6 @@ from .loop import Loop
 from .mismatch import recommend_correction
 from .run_config import RunConfig, read_yaml, without_engine
 from .run_folder import (
-    CONFIG_FILE,
-    MODEL_FOLDER,
     PLOT_FILE,
     keep_backbone,
     kept_backbone,
@@ -40,11 +37,12 @@ from .run_folder import (
     save_policy,
     starting_point,
 )
+from .saved import CONFIG_FILE, MODEL_FOLDER, is_folder, load_policy
 from .seeds import derive_seed
 from .sources import (
     make_critic,
     make_reference,
-    make_reward_model,
+    make_reward_models,
     model_options,
     reading,
     roles_of,
@@ -128,7 +126,7 @@ def train(
         if config.lora.rank:
             if start is not None:
                 model = kept_backbone(folder, config) or model
-            elif config.warmup.steps or not config.model.path:
+            elif config.warmup.steps or not is_folder(config.model.path):
                 keep_backbone(folder, model, config.model)
         screen.status("building the models")
         learner = build_learner(algorithm, config, task, model)
@@ -160,7 +158,7 @@ def build_model(config: RunConfig, task: Task) -> Decoder:
     source, options = config.model, model_options(config, Role.ACTOR)
     if source.path:
         with reading("model.path"):
-            model = load_model(source.path, **options)
+            model = load_policy(source.path, **options)
     else:
         model = make_model(
             source.preset,
@@ -193,7 +191,7 @@ def build_learner(algorithm: Algorithm, config: RunConfig, task: Task, model: De
         reference=make_reference(algorithm, config),
         critic=critic,
         critic_optimizer=None if critic is None else config.critic_optimizer,
-        reward=make_reward_model(config),
+        reward=make_reward_models(config),
         engine=limits,
     )
     return Learner(
@@ -204,9 +202,8 @@ def build_learner(algorithm: Algorithm, config: RunConfig, task: Task, model: De
         batch=config.batch,
         seed=config.seed,
         critic_warmup=config.critic_warmup,
-        reward_model_weight=config.reward_model.weight,
-        reward_model_normalize=config.reward_model.normalize,
-        reward_model_clip=config.reward_model.clip,
+        score_scales={name: model.scale for name, model in config.scorers.items()},
+        value_coef=config.critic.coef if config.critic.shared else None,
         max_staleness=config.max_staleness,
         reference_refresh_steps=config.reference.refresh_steps,
     )
@@ -240,7 +237,8 @@ def evaluate_folder(
     Args:
         folder: a run folder.
         changes: settings that replace those which the run itself was evaluated by.
-        model_path: a Hugging Face folder to examine instead of the run's own; empty: its own.
+        model_path: a Hugging Face folder, or a checkpoint of a run, to examine instead of the
+            run's own; empty: its own.
         seed: of the sampling.
 
     Returns:
@@ -261,6 +259,6 @@ def evaluate_folder(
     evaluation = replace(config.evaluation, **changes)
     task = make_task(config.task)
     with reading("--model" if model_path else str(folder)):
-        model = load_model(path, dtype=config.model.dtype, param_dtype=config.model.param_dtype)
+        model = load_policy(path, dtype=config.model.dtype, param_dtype=config.model.param_dtype)
     with contextlib.closing(make_engine(config.rollout, model)) as engine:
         return evaluate(task, engine, config.rollout, evaluation, seed).metrics

@@ -6,106 +6,29 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import yaml
 
-from ..clusters import ClusterConfig, OptimizerConfig
-from ..models import AttentionKernel, LayerStyle, LoraConfig
+from ..clusters import REWARD_MODEL, ClusterConfig, OptimizerConfig
+from ..models import LoraConfig
 from ..registry import ZootomyError, slots
 from ..rollout import RolloutConfig
 from ..tasks import TaskConfig
 from .algorithm import Algorithm
 from .batch import BatchConfig
 from .evaluation import EvaluationConfig
+from .role_config import (
+    CriticConfig,
+    ModelSource,
+    ReferenceConfig,
+    RewardModelConfig,
+    check_name,
+)
 from .settings import from_plain, to_plain
 from .telemetry import TelemetryConfig
 from .warmup import WarmupConfig
 from .zoo import algorithm as named_algorithm
-
-Dtype = Literal["float32", "bfloat16"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class ModelSource:
-    """Where the policy comes from.
-
-    Attributes:
-        path: a Hugging Face folder; empty for a small model from scratch.
-        preset: size of a model from scratch: `tiny`, `small` or `medium`.
-        dtype: of the arithmetic; log-probabilities and losses are float32 anyway.
-        param_dtype: of the weights.
-        remat: recompute activations in the backward pass, for less memory.
-        layers: compile every layer for itself (`unroll`, and `auto` at present), or one that is
-            scanned over a stack of all (`scan`).
-        attention: whose program attends in passes over packed rows: plain `xla`, `cudnn` on GPUs,
-            `splash` on TPUs; `auto` chooses by platform.
-    """
-
-    path: str = ""
-    preset: str = "small"
-    dtype: Dtype = "float32"
-    param_dtype: Dtype = "float32"
-    remat: bool = False
-    layers: LayerStyle = "auto"
-    attention: AttentionKernel = "auto"
-
-
-@dataclass(frozen=True, kw_only=True)
-class CriticConfig:
-    """Where the critic comes from, for algorithms that have one.
-
-    Attributes:
-        path: a Hugging Face folder of a sequence classifier with one label, which shares the
-            policy's tokenizer; empty for the policy's body with a fresh head.
-    """
-
-    path: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ReferenceConfig:
-    """What the policy is compared with, where the algorithm asks for a reference.
-
-    Attributes:
-        path: a Hugging Face folder, e.g. of a teacher, which shares the policy's tokenizer; empty
-            for the policy as it is before the first step.
-        refresh_steps: after how many steps the policy becomes the reference; 0: never.
-    """
-
-    path: str = ""
-    refresh_steps: int = 0
-
-
-@dataclass(frozen=True, kw_only=True)
-class RewardModelConfig:
-    """A model that scores completions, beside the task's reward functions.
-
-    Attributes:
-        path: a Hugging Face folder of a sequence classifier with one label, which shares the
-            policy's tokenizer; empty for none.
-        weight: the factor of its score.
-        normalize: take away the running mean of all its scores, and divide by their deviation,
-            before the weight.
-        clip: what is then cut off on both sides; null for nothing.
-
-    Raises:
-        ZootomyError: for a clip that is not above 0.
-    """
-
-    path: str = ""
-    weight: float = 1.0
-    normalize: bool = False
-    clip: float | None = None
-
-    def __post_init__(self) -> None:
-        if self.clip is not None and not self.clip > 0:
-            raise ZootomyError(f"reward_model.clip must be above 0 or null, got {self.clip}.")
-        if not self.path and (self.weight, self.normalize, self.clip) != (1.0, False, None):
-            raise ZootomyError(
-                "reward_model.weight, normalize and clip have no effect without a reward model; "
-                "set reward_model.path."
-            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,6 +78,7 @@ class RunConfig:
         critic_optimizer: of the critic, for algorithms that have one.
         critic_warmup: steps in which only the critic learns.
         reward_model: a model that scores completions.
+        reward_models: several of them by name, with the same settings each.
         reference: what the policy is compared with.
         critic: where the critic comes from.
         max_staleness: 1 samples each batch while the step before it learns, 0 after it.
@@ -183,6 +107,7 @@ class RunConfig:
     )
     critic_warmup: int = 0
     reward_model: RewardModelConfig = field(default_factory=RewardModelConfig)
+    reward_models: Mapping[str, RewardModelConfig] = field(default_factory=dict)
     reference: ReferenceConfig = field(default_factory=ReferenceConfig)
     critic: CriticConfig = field(default_factory=CriticConfig)
     max_staleness: int = 0
@@ -200,6 +125,10 @@ class RunConfig:
         for name in ("critic_warmup", "seed", "samples"):
             if self.__dict__[name] < 0:
                 raise ZootomyError(f"{name} must be 0 or more, got {self.__dict__[name]}.")
+        self.reward_model.check("reward_model", optional=True)
+        for name, model in self.reward_models.items():
+            check_name(name)
+            model.check(f"reward_models.{name}")
         if self.steps < 1:
             raise ZootomyError(f"steps must be 1 or more, got {self.steps}.")
         if self.telemetry.profile_from > self.steps:
@@ -207,6 +136,12 @@ class RunConfig:
                 f"telemetry.profile_from is {self.telemetry.profile_from}, but the run has "
                 f"{self.steps} steps; nothing would be recorded."
             )
+
+    @property
+    def scorers(self) -> dict[str, RewardModelConfig]:
+        """Every reward model by its name; `reward_model` is that of the one without."""
+        alone = {REWARD_MODEL: self.reward_model} if self.reward_model.path else {}
+        return {**alone, **self.reward_models}
 
 
 def without_engine(config: RunConfig) -> RunConfig:

@@ -24,15 +24,12 @@ from .run_config import (
     read_yaml,
     write_yaml,
 )
+from .saved import BACKBONE_FOLDER, CHECKPOINT_FOLDER, CONFIG_FILE, MODEL_FOLDER, origin
 from .settings import to_plain
 from .sources import model_options
 
-CONFIG_FILE = "run.yaml"
 PLOT_FILE = "curves.png"
-CHECKPOINT_FOLDER = "checkpoints"
-MODEL_FOLDER = "model"
 ADAPTER_FOLDER = "adapter"
-BACKBONE_FOLDER = "backbone"
 
 
 def prepare_folder(folder: Path, algorithm: Algorithm, config: RunConfig, resume: bool) -> None:
@@ -105,13 +102,17 @@ def save_policy(folder: Path, model: Decoder, source: ModelSource) -> None:
         name = str(base.absolute()) if base.is_dir() else source.path
         save_adapters(model, folder / ADAPTER_FOLDER, base_model=name)
     save_model(
-        merge_adapters(model), folder / MODEL_FOLDER, companions=source.path or None, overwrite=True
+        merge_adapters(model),
+        folder / MODEL_FOLDER,
+        companions=origin(source.path) or None,
+        overwrite=True,
     )
 
 
 def keep_backbone(folder: Path, model: Decoder, source: ModelSource) -> None:
     """Write what is under the adapters, where no folder holds it: checkpoints hold them alone."""
-    save_model(model, folder / BACKBONE_FOLDER, companions=source.path or None, overwrite=True)
+    companions = origin(source.path) or None
+    save_model(model, folder / BACKBONE_FOLDER, companions=companions, overwrite=True)
 
 
 def kept_backbone(folder: Path, config: RunConfig) -> Decoder | None:

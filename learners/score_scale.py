@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -15,20 +15,40 @@ from .algorithm import Algorithm
 from .collect import Collected, Group
 
 
-class Scaling(NamedTuple):
-    """What becomes of one reward model's scores before they count.
+@dataclass(frozen=True, kw_only=True)
+class ScoreScale:
+    """What becomes of a reward model's scores before they count.
+
+        s' = clip((s − running mean) / running deviation, ±clip)      reward + weight · s'
 
     Attributes:
-        component: its place among the components.
         weight: its factor in the reward.
         normalize: take away the running mean of all its scores, and divide by their deviation.
         clip: what is then cut off on both sides; None for nothing.
     """
 
+    weight: float = 1.0
+    normalize: bool = False
+    clip: float | None = None
+
+    @property
+    def changes(self) -> bool:
+        """Whether a score counts as anything but itself."""
+        return self.normalize or self.clip is not None
+
+
+class Scaling(NamedTuple):
+    """A `ScoreScale` that changes scores, and whose they are.
+
+    Attributes:
+        name: of the reward model.
+        component: its place among the components.
+        scale: what becomes of its scores.
+    """
+
+    name: str
     component: int
-    weight: float
-    normalize: bool
-    clip: float | None
+    scale: ScoreScale
 
 
 def see_scores(
@@ -43,7 +63,7 @@ def see_scores(
     """
     kept = []
     for scaling, before in zip(scalings, moments, strict=True):
-        if scaling.normalize:
+        if scaling.scale.normalize:
             scores = np.stack([group.components[scaling.component] for group in collected.sampled])
             valid = np.stack([group.valid for group in collected.sampled]) & np.isfinite(scores)
             before = before.observe(jnp.asarray(scores), jnp.asarray(valid))
@@ -83,15 +103,56 @@ def _scaled(collected: Collected, scaling: Scaling, mean: float, std: float) -> 
 
 def _scaled_group(group: Group, scaling: Scaling, mean: float, std: float) -> Group:
     raw = group.components[scaling.component]
-    scores = (raw - mean) / std if scaling.normalize else raw
-    if scaling.clip is not None:
-        scores = np.clip(scores, -scaling.clip, scaling.clip)
+    scale = scaling.scale
+    scores = (raw - mean) / std if scale.normalize else raw
+    if scale.clip is not None:
+        scores = np.clip(scores, -scale.clip, scale.clip)
     components = group.components.copy()
     components[scaling.component] = scores
-    change = np.where(group.valid, scaling.weight * (scores - raw), 0.0)
+    change = np.where(group.valid, scale.weight * (scores - raw), 0.0)
     return replace(
         group, rewards=(group.rewards + change).astype(np.float32), components=components
     )
+
+
+def scalings_of(names: Sequence[str], scales: Mapping[str, ScoreScale]) -> tuple[Scaling, ...]:
+    """The scales that change scores.
+
+    Args:
+        names: of all components.
+        scales: by reward model.
+    """
+    return tuple(
+        Scaling(name, names.index(name), scale) for name, scale in scales.items() if scale.changes
+    )
+
+
+def score_metrics(
+    collected: Collected, scalings: Sequence[Scaling], moments: Sequence[RunningMoments]
+) -> dict[str, float]:
+    """What a batch's scores were before they were scaled, and the running statistics.
+
+    Args:
+        collected: with raw scores among its components.
+        scalings: one a reward model.
+        moments: of all raw scores, this batch's too.
+
+    Returns:
+        `reward/NAME/raw_mean`, and where scores are normalised `reward/NAME/running_mean` and
+        `reward/NAME/running_std`.
+    """
+    metrics = {}
+    for scaling, seen in zip(scalings, moments, strict=True):
+        scores = np.concatenate(
+            [group.components[scaling.component] for group in collected.sampled]
+        )
+        name, finite = f"reward/{scaling.name}", np.isfinite(scores)
+        if finite.any():
+            metrics[f"{name}/raw_mean"] = float(scores[finite].mean())
+        if scaling.scale.normalize:
+            metrics[f"{name}/running_mean"] = float(seen.mean)
+            metrics[f"{name}/running_std"] = float(seen.std)
+    return metrics
 
 
 def check_scalings(algorithm: Algorithm, scalings: Sequence[Scaling]) -> None:
@@ -103,6 +164,6 @@ def check_scalings(algorithm: Algorithm, scalings: Sequence[Scaling]) -> None:
     if "greedy_baseline" in algorithm.needs and scalings:
         raise ZootomyError(
             f"Algorithm {algorithm.name!r} subtracts the reward of a greedy completion, which has "
-            "the reward model's raw score. Set reward_model.normalize to false and "
-            "reward_model.clip to null, or use another reward_shaping."
+            f"the raw score of {scalings[0].name}. Set its normalize to false and its clip to "
+            "null, or use another reward_shaping."
         )

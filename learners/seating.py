@@ -22,14 +22,14 @@ from ..models import (
     RewardModel,
     ValueModel,
     add_adapters,
-    load_config,
     trained_part,
 )
 from ..registry import ZootomyError, unknown_name
 from ..tasks import make_task
 from .algorithm import Algorithm
 from .run_config import RunConfig
-from .sources import reading, roles_of
+from .saved import source_config
+from .sources import reading, reward_seats, roles_of, scorer_setting
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
@@ -39,7 +39,7 @@ class Seat:
     """What a role takes.
 
     Attributes:
-        role: whose.
+        role: whose; `reward.NAME` for one of several reward models.
         mesh: its devices.
         dtype: of its parameters.
         params: bytes of parameters on each of its devices, those of another role's not counted.
@@ -49,14 +49,14 @@ class Seat:
         shares: the role whose arrays it uses, if it does.
     """
 
-    role: Role
+    role: str
     mesh: MeshShape
     dtype: str
     params: int
     backbone: int = 0
     optimizer: int = 0
     offload: tuple[str, ...] = ()
-    shares: Role | None = None
+    shares: str | None = None
 
 
 def seat_roles(algorithm: Algorithm, config: RunConfig, devices: int | None = None) -> list[Seat]:
@@ -79,13 +79,16 @@ def seat_roles(algorithm: Algorithm, config: RunConfig, devices: int | None = No
     if Role.REFERENCE in roles:
         own = _own(config.reference.path, "reference.path", policy)
         seats.append(_seat(config, Role.REFERENCE, Decoder, own, devices))
-    if Role.CRITIC in roles:
-        own = _own(config.critic.path, "critic.path", policy)
+    if Role.CRITIC in roles and config.critic.shared:
+        config.cluster.check_shared_critic()
+        seats.append(_head_seat(config, seats[0], policy, steps))
+    elif Role.CRITIC in roles:
+        own = _own(config.critic.path, "critic.path", policy, scalar=True)
         optimizer = (config.critic_optimizer, steps)
         seats.append(_seat(config, Role.CRITIC, ValueModel, own, devices, optimizer))
-    if Role.REWARD in roles:
-        own = _own(config.reward_model.path, "reward_model.path", policy)
-        seats.append(_seat(config, Role.REWARD, RewardModel, own, devices))
+    for (name, model), seat in zip(config.scorers.items(), reward_seats(config), strict=True):
+        own = _own(model.path, scorer_setting(config, name), policy, scalar=True)
+        seats.append(_seat(config, seat, RewardModel, own, devices))
     seats.append(_seat(config, Role.ROLLOUT, Decoder, policy, devices))
     if devices is not None:
         for seat in seats:
@@ -101,10 +104,11 @@ def draw_seats(seats: list[Seat]) -> str:
     """The seats as a picture in text, and what each device holds at most."""
     count = max(seat.mesh.devices.stop for seat in seats)
     numbers = " ".join(f"{number:>2}" for number in range(count))
-    lines = [f"{'device':10} {numbers}"]
+    width = max(10, *(len(seat.role) for seat in seats))
+    lines = [f"{'device':{width}} {numbers}"]
     for seat in seats:
         marks = " ".join("██" if n in seat.mesh.devices else " ·" for n in range(count))
-        lines.append(f"{seat.role:10} {marks}  {_says(seat)}")
+        lines.append(f"{seat.role:{width}} {marks}  {_says(seat)}")
     for part, fixed in (("all roles on the devices", False), ("idle roles on the host", True)):
         if fixed and not any(seat.offload for seat in seats):
             continue
@@ -148,9 +152,25 @@ def _held(seat: Seat, device: int, fixed: bool) -> int:
     return params + (0 if OPTIMIZER in idle else seat.optimizer)
 
 
+def _head_seat(config: RunConfig, actor: Seat, policy: ModelConfig, steps: int) -> Seat:
+    """A value head on the actor's backbone."""
+    width = jnp.dtype(actor.dtype if config.cluster.dtype_of(Role.ACTOR) else jnp.float32).itemsize
+    head = {"score": jax.ShapeDtypeStruct((policy.hidden_size, 1), jnp.float32)}
+    memory = jax.eval_shape(make_optimizer(config.critic_optimizer, steps).init, head)
+    parts = actor.mesh.sizes["fsdp"]
+    shares = [1 if leaf.ndim < 2 else parts for leaf in jax.tree.leaves(memory)]
+    state = sum(
+        leaf.size * leaf.dtype.itemsize // part
+        for leaf, part in zip(jax.tree.leaves(memory), shares, strict=True)
+    )
+    params = policy.hidden_size * width // parts
+    offload = tuple(part for part in actor.offload if part == "params" or state)
+    return Seat(Role.CRITIC, actor.mesh, actor.dtype, params, 0, state, offload, Role.ACTOR)
+
+
 def _seat(
     config: RunConfig,
-    role: Role,
+    role: str,
     kind: Any,
     model: ModelConfig,
     devices: int | None,
@@ -159,7 +179,7 @@ def _seat(
     cluster, given = config.cluster, config.model
     shape = cluster.mesh_shape(role, devices)
     mesh = AbstractMesh(tuple(shape.sizes.values()), AXES)
-    dtype = cluster.role_to_dtype.get(str(role), given.param_dtype)
+    dtype = cluster.dtype_of(role) or given.param_dtype
     place = Placement(role, mesh, axis_rules(role, cluster.axis_rules), dtype)
     abstract = nnx.eval_shape(lambda: _make(config, role, kind, model, jnp.dtype(dtype)))
     _, params, rest = nnx.split(abstract, trained_part(abstract), ...)
@@ -185,14 +205,14 @@ def _seat(
     return Seat(role, shape, dtype, own + backbone, backbone, state, tuple(offload))
 
 
-def _make(config: RunConfig, role: Role, kind: Any, model: ModelConfig, dtype: Any) -> Any:
+def _make(config: RunConfig, role: str, kind: Any, model: ModelConfig, dtype: Any) -> Any:
     made = kind(model, rngs=nnx.Rngs(0), param_dtype=dtype)
     if config.lora.rank and _of_policy(config, role):
         return add_adapters(made, config.lora, rngs=nnx.Rngs(0))
     return made
 
 
-def _of_policy(config: RunConfig, role: Role) -> bool:
+def _of_policy(config: RunConfig, role: str) -> bool:
     """Whether a role plays the policy itself, as it is or as it was."""
     return role in (Role.ACTOR, Role.ROLLOUT) or (
         role is Role.REFERENCE and not config.reference.path
@@ -218,8 +238,10 @@ def _policy(config: RunConfig) -> ModelConfig:
     return replace(PRESETS[config.model.preset], vocab_size=vocabulary)
 
 
-def _own(path: str, setting: str, otherwise: ModelConfig | None) -> ModelConfig:
+def _own(
+    path: str, setting: str, otherwise: ModelConfig | None, *, scalar: bool = False
+) -> ModelConfig:
     if not path and otherwise is not None:
         return otherwise
     with reading(setting):
-        return load_config(path)
+        return source_config(path, scalar=scalar)

@@ -45,10 +45,38 @@ def with_settings(config: Config, changes: Mapping[str, Any]) -> Config:
         else:
             values[first] = value
     for first, inner in parts.items():
-        before = vars(config)[first]
-        entries = isinstance(before, Mapping)
-        values[first] = {**before, **inner} if entries else with_settings(before, inner)
+        before, each = vars(config)[first], _kind_of_entries(type(config), first)
+        if each is not None:
+            values[first] = _with_entries(each, before, inner, first)
+        elif isinstance(before, Mapping):
+            values[first] = {**before, **inner}
+        else:
+            values[first] = with_settings(before, inner)
     return dataclasses.replace(config, **values)  # pyright: ignore[reportArgumentType]
+
+
+def _kind_of_entries(kind: type[Any], name: str) -> type[Any] | None:
+    """The dataclass that the entries of a field are, which is a mapping of such; else None."""
+    hint = typing.get_type_hints(kind)[name]
+    if typing.get_origin(hint) is not Mapping:
+        return None
+    each = typing.get_args(hint)[1]
+    return each if dataclasses.is_dataclass(each) and isinstance(each, type) else None
+
+
+def _with_entries(
+    kind: type[Any], before: Mapping[str, Any], changes: Mapping[str, Any], where: str
+) -> dict[str, Any]:
+    """A mapping of dataclasses with settings of some entries changed, and entries added."""
+    plain = {name: to_plain(entry) for name, entry in before.items()}
+    for name, value in changes.items():
+        entry, dot, setting = name.partition(".")
+        plain[entry] = {**plain.get(entry, {}), setting: value} if dot else value
+    changed = {name.partition(".")[0] for name in changes}
+    return {
+        name: from_plain(kind, entry, f"{where}.{name}") if name in changed else before[name]
+        for name, entry in plain.items()
+    }
 
 
 def to_plain(config: Any) -> Any:
@@ -91,6 +119,13 @@ def from_plain(kind: type[Config], data: Any, where: str = "") -> Config:
         hint = hints[key]
         if dataclasses.is_dataclass(hint) and isinstance(hint, type):
             values[key] = from_plain(hint, value, path)
+        elif (each := _kind_of_entries(kind, key)) is not None:
+            if not isinstance(value, Mapping):
+                raise ZootomyError(f"{path} must be a mapping of names, got {value!r}.")
+            values[key] = {
+                str(name): from_plain(each, entry, f"{path}.{name}")
+                for name, entry in value.items()
+            }
         else:
             values[key] = check_value(value, hint, path)
     return kind(**values)

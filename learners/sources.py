@@ -1,4 +1,4 @@
-"""Models beside the policy that a run reads from folders, each made where its role lives."""
+"""Models that a run reads from folders, each made where its role lives."""
 
 from __future__ import annotations
 
@@ -6,14 +6,18 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any, Literal
 
+import jax.numpy as jnp
 from flax import nnx
 from safetensors import SafetensorError
 
-from ..clusters import Role
-from ..models import Decoder, RewardModel, ValueModel, load_model, load_scalar_model
+from ..clusters import REWARD_MODEL, Role
+from ..clusters.roles import reward_seat
+from ..models import Decoder, RewardModel, ValueModel
 from ..registry import ZootomyError
 from .algorithm import Algorithm
+from .role_config import RewardModelConfig
 from .run_config import RunConfig
+from .saved import load_policy, load_scalar
 from .seeds import derive_seed
 
 
@@ -23,19 +27,26 @@ def reading(setting: str) -> Iterator[None]:
     try:
         yield
     except (OSError, ValueError, SafetensorError) as error:
-        raise ZootomyError(f"{setting}: {error}.") from error
+        raise ZootomyError(f"{setting}: {str(error).rstrip('.')}.") from error
 
 
-def roles_of(algorithm: Algorithm, config: RunConfig) -> tuple[Role, ...]:
-    """The roles of a run, before any model is made."""
-    there = {
+def roles_of(algorithm: Algorithm, config: RunConfig) -> tuple[str, ...]:
+    """The roles of a run, before any model is made; `reward.NAME` for a reward model by name."""
+    there: dict[str, bool] = {
         Role.ACTOR: True,
         Role.REFERENCE: "reference" in algorithm.needs,
         Role.CRITIC: algorithm.value_loss is not None,
-        Role.REWARD: bool(config.reward_model.path),
+        **dict.fromkeys(reward_seats(config), True),
         Role.ROLLOUT: True,
     }
     return tuple(role for role, is_there in there.items() if is_there)
+
+
+def reward_seats(config: RunConfig) -> dict[str, RewardModelConfig]:
+    """The reward models of a run by where they are placed: `reward.NAME`, or `reward` for one."""
+    if not config.reward_models:
+        return dict(zip([Role.REWARD], config.scorers.values(), strict=False))
+    return {reward_seat(name): model for name, model in config.scorers.items()}
 
 
 def make_reference(
@@ -58,43 +69,62 @@ def make_reference(
     if not path:
         return "snapshot"
     with reading("reference.path"):
-        return load_model(path, **model_options(config, Role.REFERENCE))
+        return load_policy(path, **model_options(config, Role.REFERENCE))
 
 
-def make_critic(algorithm: Algorithm, config: RunConfig, policy: Decoder) -> ValueModel | None:
-    """The critic, if the algorithm has one: the policy's body, or a model of its own.
+def make_critic(
+    algorithm: Algorithm, config: RunConfig, policy: Decoder
+) -> ValueModel | Literal["shared"] | None:
+    """The critic, if the algorithm has one, in the form that a cluster takes.
+
+    The policy's body with a fresh head, a model of its own, or a head on the policy's backbone.
 
     Raises:
         ZootomyError: if the folder cannot be read, or the algorithm has no critic.
     """
-    path = config.critic.path
+    path, shared = config.critic.path, config.critic.shared
     if algorithm.value_loss is None:
-        if path:
+        if path or shared:
             raise ZootomyError(
-                f"critic.path is {path!r}, but algorithm {algorithm.name!r} has no critic, so it "
-                f"has no effect. Set value_loss to 'clipped_mse', or leave critic.path empty."
+                f"critic.{'shared' if shared else 'path'} is {shared or path!r}, but algorithm "
+                f"{algorithm.name!r} has no critic, so it has no effect. Set value_loss to "
+                f"'clipped_mse', or leave it out."
             )
         return None
+    if shared:
+        return "shared"
     if not path:
         seed = derive_seed(config.seed, "critic")
         return ValueModel.from_decoder(policy, rngs=nnx.Rngs(seed))
     with reading("critic.path"):
-        return load_scalar_model(path, ValueModel, **model_options(config, Role.CRITIC))
+        critic = load_scalar(path, ValueModel, **model_options(config, Role.CRITIC))
+    if config.critic.fresh_head:
+        head = critic.score.kernel
+        head.set_value(jnp.zeros_like(head[...]))
+    return critic
 
 
-def make_reward_model(config: RunConfig) -> RewardModel | None:
-    """The model that scores completions, or None.
+def make_reward_models(config: RunConfig) -> RewardModel | dict[str, RewardModel] | None:
+    """The models that score completions, in the form that a cluster takes.
 
     Raises:
-        ZootomyError: if the folder cannot be read.
+        ZootomyError: if a folder cannot be read.
     """
-    if not config.reward_model.path:
+    found = {}
+    for (name, model), seat in zip(config.scorers.items(), reward_seats(config), strict=True):
+        with reading(scorer_setting(config, name)):
+            found[name] = load_scalar(model.path, RewardModel, **model_options(config, seat))
+    if not found:
         return None
-    with reading("reward_model.path"):
-        return load_scalar_model(config.reward_model.path, **model_options(config, Role.REWARD))
+    return found if config.reward_models else found[REWARD_MODEL]
 
 
-def model_options(config: RunConfig, role: Role) -> dict[str, Any]:
+def scorer_setting(config: RunConfig, name: str) -> str:
+    """The setting that names the folder of a reward model."""
+    return f"reward_models.{name}.path" if name in config.reward_models else "reward_model.path"
+
+
+def model_options(config: RunConfig, role: str) -> dict[str, Any]:
     """How a role's model is stored and computed, and where its parameters are made."""
     source = config.model
     return {

@@ -10,10 +10,11 @@ import numpy as np
 
 from ..clusters import Cluster, ModelOutputs, Role, Sequences
 from ..monitor import MetricAccumulator, Spans
-from ..registry import describe
+from ..registry import ZootomyError, describe
 from .algorithm import Algorithm
 from .arrays import Experience, Rollouts
 from .batch import BatchConfig
+from .calling import VALUE
 from .collect import Collected
 from .compiled import PART, programs_of
 from .gather import ACTOR_EXTRAS, Gatherer
@@ -21,6 +22,9 @@ from .mismatch import mismatch_metrics
 from .seeds import derive_seed
 from .vocabulary import in_the_update
 from .whole import IN_THE_UPDATE, at_once, check_one_micro_batch
+
+VALUE_COEF = 0.1
+"""Factor of the value loss beside the policy loss, for a critic on the actor's backbone."""
 
 
 class Updater:
@@ -36,6 +40,10 @@ class Updater:
         critic_warmup: steps in which only the critic is trained.
         reward_weights: of the reward functions, in their order; None: 1 each.
         token_rewards: whether some of them give rewards to tokens or turns.
+        value_coef: factor of the value loss, for a critic on the actor's backbone; None: 0.1.
+
+    Raises:
+        ZootomyError: for a factor that is not above 0, or has no effect.
     """
 
     def __init__(
@@ -50,6 +58,7 @@ class Updater:
         critic_warmup: int = 0,
         reward_weights: tuple[float, ...] | None = None,
         token_rewards: bool = False,
+        value_coef: float | None = None,
     ):
         self.algorithm = algorithm
         self.cluster = cluster
@@ -57,7 +66,12 @@ class Updater:
         self.temperature = temperature
         self.width = width
         self.measures_shift = "prompt_values" in algorithm.needs
+        self.shared = algorithm.value_loss is not None and cluster.shares_backbone
+        self.value_coef = _value_coef(value_coef, self.shared)
         self._at_once = {role: at_once(algorithm, role) for role in IN_THE_UPDATE}
+        if self.shared:
+            both = filter(None, self._at_once.values())
+            self._at_once[Role.ACTOR] = " and ".join(both)
         self.seed = seed
         self.critic_warmup = critic_warmup
         self._steered = tuple(algorithm.controllers)
@@ -72,6 +86,9 @@ class Updater:
         self._weights = programs.weights
         self._actor_loss = programs.actor_loss
         self._critic_loss = programs.critic_loss
+        if self.shared:
+            # One forward pass gives both, and one step learns from both.
+            self._actor_loss = programs.shared_loss
 
     def update(
         self, collected: Collected, step: int, coefficients: Mapping[str, float], spans: Spans
@@ -104,13 +121,17 @@ class Updater:
         for mini, (part, weights) in self._mini_batches(experience, step):
             part_sequences = sequences.take(mini)
             hidden = ref_hidden[mini] if self._with_head and ref_hidden is not None else None
-            if step >= self.critic_warmup:
+            learns = step >= self.critic_warmup
+            if learns:
+                value = {VALUE: self.value_coef} if self.shared else {}
                 with spans("train"):
                     self._one(
                         Role.ACTOR, part_sequences, (part, weights, hidden),
-                        {**coefficients, **shared}, self._actor_loss, totals,
+                        {**coefficients, **value, **shared}, self._actor_loss, totals,
                     )  # fmt: skip
-            if self.algorithm.value_loss is not None:
+            if self.shared and learns:
+                totals.gauge("critic/lr", self.cluster.learning_rate(Role.CRITIC))
+            elif self.algorithm.value_loss is not None:
                 with spans("critic"):
                     self._one(
                         Role.CRITIC, part_sequences, (part, weights, None),
@@ -142,6 +163,8 @@ class Updater:
         if self._with_head:
             head, hidden, shared = self.gather.outline_heads(tokens.shape)
             outputs = outputs._replace(head=head)
+        if self.shared:
+            outputs = outputs._replace(values=tokens)
         jax.eval_shape(
             self._actor_loss, outputs, (experience, weights, hidden), {**coefficients, **shared}
         )
@@ -184,6 +207,7 @@ class Updater:
             with_entropy=role is Role.ACTOR,
             whole=bool(self._at_once[role]),
             with_head=role is Role.ACTOR and self._with_head,
+            with_values=role is Role.ACTOR and self.shared,
         )
         for name, (total, weight) in result.metrics.items():
             if name.startswith(PART):
@@ -233,6 +257,17 @@ class Updater:
             or self.algorithm.correction is not None
             or bool(asked & {"old_logp", "logp"})
         )
+
+
+def _value_coef(given: float | None, shared: bool) -> float:
+    if given is not None and not shared:
+        raise ZootomyError(
+            f"value_coef is {given}, but the critic has a backbone of its own, so it has no "
+            "effect. Make the cluster with critic='shared', or leave it out."
+        )
+    if given is not None and not given > 0:
+        raise ZootomyError(f"value_coef must be above 0, got {given}.")
+    return VALUE_COEF if given is None else given
 
 
 def _sequences(collected: Collected, width: int) -> Sequences:

@@ -6,7 +6,7 @@ from .config import ModelConfig, RopeConfig
 from .decoder import Decoder
 from .distributions import Distributions, Head, map_distributions
 from .fused import fuse
-from .heads import RewardModel, ScalarModel, ValueModel
+from .heads import PolicyWithValue, RewardModel, ScalarModel, ValueModel
 from .huggingface import load_model, load_scalar_model, load_stop_ids, save_model
 from .huggingface_config import config_fields, load_config
 from .huggingface_names import EMBEDDING, HEAD, huggingface_name, named_arrays
@@ -37,6 +37,7 @@ __all__ = [
     "LayerStyle",
     "LoraConfig",
     "ModelConfig",
+    "PolicyWithValue",
     "RewardModel",
     "RopeConfig",
     "ScalarModel",

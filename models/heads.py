@@ -51,16 +51,7 @@ class ScalarModel(nnx.Module):
             layers=layers,
             attention=attention,
         )
-        # Zero, so that a fresh head says 0 everywhere instead of noise.
-        self.score = nnx.Linear(
-            config.hidden_size,
-            1,
-            use_bias=False,
-            kernel_init=nnx.initializers.zeros_init(),
-            dtype=jnp.float32,
-            param_dtype=jnp.float32,
-            rngs=rngs,
-        )
+        self.score = _score_head(config, rngs)
 
     @classmethod
     def from_decoder(cls: type[Scalar], decoder: Decoder, *, rngs: nnx.Rngs) -> Scalar:
@@ -100,6 +91,55 @@ class ScalarModel(nnx.Module):
         """
         hidden = self.backbone(tokens, positions, segments)
         return self.score(hidden.astype(jnp.float32))[..., 0]
+
+
+class PolicyWithValue(nnx.Module):
+    """A language model and a critic on one backbone: one forward pass gives both.
+
+        logits = head(h)      value = w · h      h: hidden states after the final norm
+
+    Args:
+        policy: the language model, with or without adapters; its arrays are shared. The value
+            head is fresh.
+    """
+
+    def __init__(self, policy: Decoder):
+        self.config = policy.config
+        self.policy = policy
+        self.score = _score_head(policy.config, nnx.Rngs(0))
+
+    def __call__(
+        self, tokens: jax.Array, positions: jax.Array, segments: jax.Array | None = None
+    ) -> jax.Array:
+        """Hidden states `[R, L, D]`; arguments as of `Decoder`."""
+        return self.policy(tokens, positions, segments)
+
+    def head_kernel(self) -> jax.Array:
+        """`[D, V]`: the head of the language model."""
+        return self.policy.head_kernel()
+
+    def values(self, hidden: jax.Array) -> jax.Array:
+        """`[..., D]` to `[...]` float32."""
+        return self.score(hidden.astype(jnp.float32))[..., 0]
+
+    def token_scores(
+        self, tokens: jax.Array, positions: jax.Array, segments: jax.Array | None = None
+    ) -> jax.Array:
+        """Values `[R, L]` float32, with a gradient for the value head alone."""
+        return self.values(jax.lax.stop_gradient(self(tokens, positions, segments)))
+
+
+def _score_head(config: ModelConfig, rngs: nnx.Rngs) -> nnx.Linear:
+    # Zero, so that a fresh head says 0 everywhere instead of noise.
+    return nnx.Linear(
+        config.hidden_size,
+        1,
+        use_bias=False,
+        kernel_init=nnx.initializers.zeros_init(),
+        dtype=jnp.float32,
+        param_dtype=jnp.float32,
+        rngs=rngs,
+    )
 
 
 class ValueModel(ScalarModel):

@@ -18,16 +18,18 @@ from .huggingface_fields import (
     ONLY_AT,
     ONLY_AT_BY_FAMILY,
     READ,
+    SCALAR_ARCHITECTURES,
     SIZES,
 )
 from .huggingface_rope import parse_rope, rope_fields
 
 
-def load_config(folder: str | Path) -> ModelConfig:
+def load_config(folder: str | Path, *, scalar: bool = False) -> ModelConfig:
     """The config of a causal language model in a Hugging Face folder.
 
     Args:
         folder: holds `config.json`.
+        scalar: it is that of a sequence classifier instead.
 
     Returns:
         A `ModelConfig`.
@@ -37,7 +39,7 @@ def load_config(folder: str | Path) -> ModelConfig:
         ValueError: for a family, an architecture or a field that is not supported, by name.
     """
     fields = read_config_json(folder)
-    check_architecture(fields, ARCHITECTURES)
+    check_architecture(fields, SCALAR_ARCHITECTURES if scalar else ARCHITECTURES)
     return parse_config(fields)
 
 

@@ -18,7 +18,8 @@ from .quantized import Frozen, dequantize, quantize
 Model = TypeVar("Model", bound=nnx.Module)
 Init = Literal["kaiming", "gaussian"]
 Base = Literal["as_is", "nf4"]
-HEADS = ("lm_head", "score")
+SCORE = "score"
+HEADS = ("lm_head", SCORE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,9 +146,14 @@ def adapted_layers(model: nnx.Module) -> dict[str, AdaptedLinear]:
     return _named(model, AdaptedLinear)
 
 
-def trained_part(model: nnx.Module) -> type[nnx.Param]:
-    """The kind of parameter that training changes: the adapters where there are any, else all."""
-    return nnx.LoRAParam if has_adapters(model) else nnx.Param
+def trained_part(model: nnx.Module) -> Any:
+    """Which parameters training changes, as a filter of `nnx.split`.
+
+    The adapters and the score head where there are adapters, else all.
+    """
+    if not has_adapters(model):
+        return nnx.Param
+    return nnx.Any(nnx.LoRAParam, nnx.PathContains(SCORE))
 
 
 def without_deltas(adapters: nnx.State) -> nnx.State:

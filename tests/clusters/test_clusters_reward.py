@@ -1,5 +1,6 @@
 """A reward model as a role: scores of whole sequences, packed or not."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -49,6 +50,58 @@ def test_scores_are_those_of_each_sequence_alone():
         # A sequence without a completion has nothing to score.
         expected = float(alone[0]) if len(completion) else 0.0
         np.testing.assert_allclose(scores[n], expected, rtol=1e-5, atol=1e-5)
+
+
+def test_several_models_each_on_a_mesh_and_in_a_dtype_of_its_own():
+    rng = np.random.default_rng(1)
+    sequences = Sequences(
+        [rng.integers(0, VOCABULARY, p) for p in (3, 1)],
+        [rng.integers(0, VOCABULARY, c) for c in (2, 5)],
+        width=5,
+    )
+    kind, safe = reward_model(), reward_model()
+    safe.score.kernel.set_value(-2 * safe.score.kernel[...])
+    both = cluster(
+        {"kind": kind, "safe": safe},
+        role_to_mesh={"reward": "data=1@1", "reward.safe": "data=2@2"},
+        role_to_dtype={"reward.kind": "bfloat16"},
+        axis_rules={"reward.safe.vocab": "none"},
+    )
+    assert both.reward_models == ("kind", "safe")
+    assert both.roles == ("actor", "reward")
+    alone = cluster(reward_model())
+    assert alone.reward_models == ("reward_model",)
+    expected = alone.scores(sequences)
+    np.testing.assert_allclose(both.scores(sequences, "safe"), -2 * expected, rtol=1e-5)
+    rounded = both.scores(sequences, "kind")
+    assert np.abs(rounded - expected).max() > 1e-5
+    np.testing.assert_allclose(rounded, expected, atol=0.1)
+    # "reward" speaks of all that have no mesh of their own.
+    placed = {seat: both._models[seat].params for seat in ("reward.kind", "reward.safe")}
+    devices = {
+        seat: sorted({d.id for leaf in jax.tree.leaves(params) for d in leaf.devices()})
+        for seat, params in placed.items()
+    }
+    assert devices == {"reward.kind": [1], "reward.safe": [2, 3]}
+    assert set(both.memory()) == {"actor", "reward.kind", "reward.safe"}
+    assert set(both.state().arrays) == {"actor"}
+    with pytest.raises(ZootomyError) as caught:
+        both.scores(sequences)
+    assert str(caught.value) == (
+        "This cluster has no reward.reward_model; it has actor, reward.kind, reward.safe. Give one "
+        "when the cluster is made."
+    )
+
+
+def test_settings_of_a_reward_model_that_is_not_there_are_refused():
+    config = ClusterConfig(role_to_mesh={"reward.safe": "data=1"})
+    config.check_roles(("actor", "reward.safe"))
+    with pytest.raises(ZootomyError) as caught:
+        config.check_roles(("actor", "reward.kind"))
+    assert str(caught.value) == (
+        "cluster.role_to_mesh.reward.safe has no effect: this run has no reward.safe, only actor, "
+        "reward.kind. Leave it out, or choose an algorithm that has one."
+    )
 
 
 def test_the_reward_model_is_in_no_checkpoint():

@@ -12,7 +12,18 @@ from zootomy.learners import run as runs
 PAGES = [page for page in (ROOT / "docs").rglob("*.md") if page.name != "extending.md"]
 PAGES += [ROOT / "README.md"]
 # What these lines name is the reader's own, or an engine in an environment of its own.
-FOREIGN = ("mine.yaml", "my_blocks.py", "vllm", "sglang", "--help", "resume", "my-model", "data/")
+# The example of PPO, whose reward model is trained first, has a test of its own.
+FOREIGN = (
+    "examples/ppo.yaml",
+    "mine.yaml",
+    "my_blocks.py",
+    "vllm",
+    "sglang",
+    "--help",
+    "resume",
+    "my-model",
+    "data/",
+)
 
 
 def lines(command: str) -> list[str]:

@@ -3,12 +3,14 @@
 from dataclasses import replace
 
 import pytest
+from flax import nnx
 from zootomy import ClusterConfig, RolloutConfig, ZootomyError, algorithm
 from zootomy.learners import BatchConfig
-from zootomy.learners.run_config import ModelSource, RunConfig
+from zootomy.learners.role_config import CriticConfig, ModelSource, RewardModelConfig
+from zootomy.learners.run_config import RunConfig
 from zootomy.learners.seating import draw_seats, seat_roles
 from zootomy.learners.sizes import explain_sizes
-from zootomy.models import LoraConfig
+from zootomy.models import LoraConfig, RewardModel, make_model, save_model
 from zootomy.tasks import TaskConfig
 
 # Vocabulary 17 x 32 = 544, tied; a layer: q, o 2 x 32 x 32, k, v 2 x 32 x 16, MLP 3 x 32 x 96,
@@ -120,3 +122,29 @@ def test_sizes_that_cannot_be():
         explain_sizes(algorithm("dr_grpo"), replace(RUN, cluster=ClusterConfig(row_length=6)))
     with pytest.raises(ZootomyError, match=r"The actor's 'embed_tokens\.embedding' has 32"):
         seat_roles(algorithm("dr_grpo"), replace(RUN, cluster=ClusterConfig(mesh="fsdp=3")))
+
+
+def test_a_critic_on_the_actors_backbone_and_reward_models_by_name(tmp_path):
+    for name in ("kind", "safe"):
+        backbone = make_model("tiny", vocab_size=17)
+        save_model(RewardModel.from_decoder(backbone, rngs=nnx.Rngs(0)), tmp_path / name)
+    run = replace(
+        with_cluster(mesh="fsdp=2", role_to_mesh={"reward.safe": "data=1@2"}),
+        critic=CriticConfig(shared=True),
+        reward_models={n: RewardModelConfig(path=str(tmp_path / n)) for n in ("kind", "safe")},
+    )
+    seats = {str(seat.role): seat for seat in seat_roles(algorithm("ppo"), run)}
+    critic = seats["critic"]
+    # A head of 32 numbers, halved; two moments of it and a count.
+    assert (critic.params, critic.optimizer, critic.shares) == (16 * 4, 2 * 16 * 4 + 4, "actor")
+    assert seats["reward.kind"].params == HALF + 16 * 4
+    assert seats["reward.safe"].params == WHOLE + 32 * 4
+    lines = draw_seats(list(seats.values())).splitlines()
+    assert lines[0] == "device       0  1  2"
+    assert lines[3].startswith(
+        "critic      ██ ██  ·  fsdp=2  float32  uses the actor's arrays, and"
+    )
+    assert lines[5].startswith("reward.safe  ·  · ██  data=1@2  float32  parameters 99.0 KiB a dev")
+    elsewhere = replace(run, cluster=replace(run.cluster, role_to_mesh={"critic": "data=1"}))
+    with pytest.raises(ZootomyError, match=r"^cluster\.role_to_mesh\.critic has no effect: the cr"):
+        seat_roles(algorithm("ppo"), elsewhere)

@@ -24,8 +24,11 @@ def share(prompts, completions):
 
 def make_learner(task_of, engine_of, name, *, changes=None, function=share, rewards=None, rows=8,
                  length=8, per_row=1, devices=1, full=4, mini=None, epochs=1, group=2,
-                 **options):  # fmt: skip
-    """A learner by an algorithm or its name, with a cluster that has what it needs."""
+                 learning=None, **options):  # fmt: skip
+    """A learner by an algorithm or its name, with a cluster that has what it needs.
+
+    `learning` are further arguments of the learner, `options` those of the cluster.
+    """
     chosen = algorithm(name) if isinstance(name, str) else name
     chosen = chosen.override(changes or {})
     batch = BatchConfig(full=full, mini=mini, group_size=group, epochs=epochs)
@@ -44,4 +47,4 @@ def make_learner(task_of, engine_of, name, *, changes=None, function=share, rewa
     task = task_of(function)
     if rewards is not None:
         task = dataclasses.replace(task, rewards=rewards)
-    return Learner(chosen, task, cluster, rollout=ROLLOUT, batch=batch)
+    return Learner(chosen, task, cluster, rollout=ROLLOUT, batch=batch, **(learning or {}))

@@ -1,0 +1,53 @@
+"""Some of a checkpoint's arrays, for another run than the one that wrote it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import orbax.checkpoint as ocp
+
+from .naming import same_structure
+
+# Where `Checkpoints` keeps arrays within the folder of a step.
+ARRAYS = "arrays"
+
+
+def stored_arrays(folder: Path) -> dict[str, Any]:
+    """Shape and dtype of each array of a checkpoint by its dotted name, without reading any.
+
+    Args:
+        folder: of one step.
+    """
+    with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as reader:
+        found: Any = reader.metadata(folder.absolute() / ARRAYS).item_metadata
+    return dict(found.tree)
+
+
+def read_stored(folder: Path, wanted: Mapping[str, jax.ShapeDtypeStruct]) -> dict[str, jax.Array]:
+    """Some arrays of a checkpoint, each in the dtype and the place that is asked for.
+
+    Each device reads its part, whatever devices wrote them; others are not read at all.
+
+    Args:
+        folder: of one step.
+        wanted: dotted name -> shape, dtype and sharding.
+
+    Raises:
+        ZootomyError: if one is not there, or has another shape.
+    """
+    stored, where = stored_arrays(folder), f"checkpoint {str(folder)!r}"
+    there = {name: stored[name] for name in wanted if name in stored}
+    # The dtype may change on the way.
+    alike = {name: jax.ShapeDtypeStruct(x.shape, wanted[name].dtype) for name, x in there.items()}
+    same_structure(dict(wanted), alike, where)
+    asked = dict(wanted)
+    arguments = ocp.args.PyTreeRestore(
+        item=asked,
+        restore_args=ocp.checkpoint_utils.construct_restore_args(asked),
+        partial_restore=True,
+    )
+    with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as reader:
+        return dict(reader.restore(folder.absolute() / ARRAYS, args=arguments))
