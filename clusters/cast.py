@@ -32,9 +32,9 @@ def make_actor(
     actor: Decoder,
     optimizer: OptimizerConfig,
     total_steps: int,
-    critic: Any,
-    critic_optimizer: OptimizerConfig | None,
-    critic_steps: int | None,
+    critic: Any = None,
+    critic_optimizer: OptimizerConfig | None = None,
+    critic_steps: int | None = None,
 ) -> TrainedModel:
     """The policy with its optimizer, and with the critic's head where that is to be on it.
 
