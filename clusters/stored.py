@@ -21,9 +21,9 @@ def stored_arrays(folder: Path) -> dict[str, Any]:
     Args:
         folder: of one step.
     """
-    with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as reader:
-        found: Any = reader.metadata(folder.absolute() / ARRAYS).item_metadata
-    return dict(found.tree)
+    with _reader() as reader:
+        found: Any = reader.metadata(folder.absolute()).item_metadata
+    return dict(found[ARRAYS].tree)
 
 
 def read_stored(folder: Path, wanted: Mapping[str, jax.ShapeDtypeStruct]) -> dict[str, jax.Array]:
@@ -44,10 +44,16 @@ def read_stored(folder: Path, wanted: Mapping[str, jax.ShapeDtypeStruct]) -> dic
     alike = {name: jax.ShapeDtypeStruct(x.shape, wanted[name].dtype) for name, x in there.items()}
     same_structure(dict(wanted), alike, where)
     asked = dict(wanted)
-    arguments = ocp.args.PyTreeRestore(
+    some = ocp.args.PyTreeRestore(
         item=asked,
         restore_args=ocp.checkpoint_utils.construct_restore_args(asked),
         partial_restore=True,
     )
-    with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as reader:
-        return dict(reader.restore(folder.absolute() / ARRAYS, args=arguments))
+    with _reader() as reader:
+        found = reader.restore(folder.absolute(), args=ocp.args.Composite(**{ARRAYS: some}))
+    return dict(found[ARRAYS])
+
+
+def _reader() -> ocp.Checkpointer:
+    handlers: Any = {ARRAYS: ocp.PyTreeCheckpointHandler()}
+    return ocp.Checkpointer(ocp.CompositeCheckpointHandler(**handlers))

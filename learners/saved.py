@@ -213,7 +213,7 @@ def load_scalar(path: str | Path, kind: type[Scalar], **options: Any) -> Scalar:
         )
     # A head on the actor's backbone.
     model = kind.from_decoder(load_policy(path, **options), rngs=nnx.Rngs(0))
-    head = {f"{_ACTOR}score.kernel": _wanted(("score", "kernel"), model.score.kernel[...], place)}
+    head = {f"{_ACTOR}score.kernel": _wanted(("score", "kernel"), model.score.kernel, place)}
     model.score.kernel.set_value(*read_stored(saved.folder, head).values())
     return model
 
@@ -241,7 +241,7 @@ def _filled(model: Any, saved: Saved, prefix: str, place: Any) -> Any:
     """A model whose trained part is that of a checkpoint; changed in place."""
     state = dict(nnx.to_flat_state(nnx.state(model, trained_part(model))))
     names = {path: f"{prefix}{'.'.join(map(str, path))}" for path in state}
-    wanted = {names[path]: _wanted(path, leaf[...], place) for path, leaf in state.items()}
+    wanted = {names[path]: _wanted(path, leaf, place) for path, leaf in state.items()}
     found = read_stored(saved.folder, wanted)
     for path, leaf in state.items():
         leaf.set_value(found[names[path]])

@@ -1,10 +1,21 @@
 """Random configs both ways against transformers itself; needs torch."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from zootomy.models import load_model, load_scalar_model, make_model, save_model
+from zootomy.models import (
+    LoraConfig,
+    adapted_layers,
+    add_adapters,
+    load_model,
+    load_scalar_model,
+    make_model,
+    merge_adapters,
+    save_adapters,
+    save_model,
+)
 
 pytestmark = pytest.mark.torch
 ROPES = ("default", "linear", "llama3", "yarn", "yarn")
@@ -151,3 +162,39 @@ def test_a_reward_model_is_read(tmp_path):
     with torch.no_grad():
         scores = theirs(input_ids=ids, attention_mask=(ids != 0).long()).logits[:, 0]
     np.testing.assert_allclose(scores.numpy(), reference["scores"], atol=1e-5)
+
+
+@pytest.fixture(scope="module")
+def adapted(tmp_path_factory):
+    """A model with adapters that do something: its folders in three forms, and its logits."""
+    folder = tmp_path_factory.mktemp("adapted")
+    model = make_model("tiny", vocab_size=64, seed=1)
+    found = add_adapters(model, LoraConfig(rank=3, alpha=6.0), rngs=nnx.Rngs(2))
+    for layer in adapted_layers(found).values():
+        layer.lora_b.set_value(0.3 * jax.random.normal(jax.random.key(3), layer.lora_b.shape))
+    save_model(model, folder / "base")
+    save_model(merge_adapters(found), folder / "merged")
+    save_adapters(found, folder / "adapter", base_model=str(folder / "base"))
+    ids, positions = np.array([[5, 9, 2, 60], [1, 1, 7, 33]]), np.tile(np.arange(4), (2, 1))
+    got = our_logits(found, jnp.asarray(ids), jnp.asarray(positions))
+    plain = our_logits(model, jnp.asarray(ids), jnp.asarray(positions))
+    assert np.abs(got - plain).max() > 0.1
+    return folder, ids, positions, got
+
+
+def test_merged_adapters_are_read(adapted):
+    from transformers import AutoModelForCausalLM
+
+    folder, ids, positions, got = adapted
+    theirs = AutoModelForCausalLM.from_pretrained(folder / "merged")
+    np.testing.assert_allclose(got, their_logits(theirs, ids, positions), atol=1e-4)
+
+
+def test_an_adapter_folder_is_read_by_peft(adapted):
+    peft = pytest.importorskip("peft")
+    from transformers import AutoModelForCausalLM
+
+    folder, ids, positions, got = adapted
+    base = AutoModelForCausalLM.from_pretrained(folder / "base")
+    theirs = peft.PeftModel.from_pretrained(base, folder / "adapter")
+    np.testing.assert_allclose(got, their_logits(theirs, ids, positions), atol=1e-4)
