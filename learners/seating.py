@@ -154,18 +154,19 @@ def _held(seat: Seat, device: int, fixed: bool) -> int:
 
 def _head_seat(config: RunConfig, actor: Seat, policy: ModelConfig, steps: int) -> Seat:
     """A value head on the actor's backbone."""
-    width = jnp.dtype(actor.dtype if config.cluster.dtype_of(Role.ACTOR) else jnp.float32).itemsize
-    head = {"score": jax.ShapeDtypeStruct((policy.hidden_size, 1), jnp.float32)}
-    memory = jax.eval_shape(make_optimizer(config.critic_optimizer, steps).init, head)
-    parts = actor.mesh.sizes["fsdp"]
-    shares = [1 if leaf.ndim < 2 else parts for leaf in jax.tree.leaves(memory)]
-    state = sum(
-        leaf.size * leaf.dtype.itemsize // part
-        for leaf, part in zip(jax.tree.leaves(memory), shares, strict=True)
-    )
-    params = policy.hidden_size * width // parts
-    offload = tuple(part for part in actor.offload if part == "params" or state)
-    return Seat(Role.CRITIC, actor.mesh, actor.dtype, params, 0, state, offload, Role.ACTOR)
+    cluster = config.cluster
+    mesh = AbstractMesh(tuple(actor.mesh.sizes.values()), AXES)
+    dtype = cluster.dtype_of(Role.ACTOR)
+    place = Placement(Role.ACTOR, mesh, axis_rules(Role.ACTOR, cluster.axis_rules), dtype)
+
+    def head(kind: Any) -> Any:
+        return {"score": {"kernel": jax.ShapeDtypeStruct((policy.hidden_size, 1), kind)}}
+
+    params, wide = head(jnp.dtype(dtype or "float32")), head(jnp.float32)
+    memory = jax.eval_shape(make_optimizer(config.critic_optimizer, steps).init, wide)
+    spread = like_params(memory, params, place.shardings(params), place.replicated)
+    own, state = _bytes(params, place.shardings(params)), _bytes(memory, spread)
+    return Seat(Role.CRITIC, actor.mesh, actor.dtype, own, 0, state, actor.offload, Role.ACTOR)
 
 
 def _seat(
