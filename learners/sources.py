@@ -85,10 +85,11 @@ def make_critic(
     path, shared = config.critic.path, config.critic.shared
     if algorithm.value_loss is None:
         if path or shared:
+            setting = "critic.shared is true" if shared else f"critic.path is {path!r}"
+            leave = "critic.shared out" if shared else "critic.path empty"
             raise ZootomyError(
-                f"critic.{'shared' if shared else 'path'} is {shared or path!r}, but algorithm "
-                f"{algorithm.name!r} has no critic, so it has no effect. Set value_loss to "
-                f"'clipped_mse', or leave it out."
+                f"{setting}, but algorithm {algorithm.name!r} has no critic, so it has no effect. "
+                f"Set value_loss to 'clipped_mse', or leave {leave}."
             )
         return None
     if shared:

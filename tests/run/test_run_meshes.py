@@ -114,6 +114,12 @@ def test_a_reference_of_its_own_from_a_folder(tmp_path):
         ),
         (
             "dr_grpo",
+            {"critic": CriticConfig(shared=True)},
+            "critic.shared is true, but algorithm 'dr_grpo' has no critic, so it has no effect. "
+            "Set value_loss to 'clipped_mse', or leave critic.shared out.",
+        ),
+        (
+            "dr_grpo",
             {"reference": ReferenceConfig(refresh_steps=2)},
             "reference.refresh_steps is 2, but algorithm 'dr_grpo' has no reference. Set it to 0.",
         ),

@@ -39,6 +39,8 @@ def test_a_resumed_run_ends_bit_for_bit_as_the_uninterrupted_one(uninterrupted, 
     train_interrupted(ALGORITHM, config(tmp_path), after=4)
     train(ALGORITHM, config(tmp_path), resume=True, console=QUIET)
     assert_same_weights(tmp_path, uninterrupted)
+    moved = {line["reward/mean"] for line in log(uninterrupted) if line["step"]}
+    assert len(moved) > 1  # of a run that has something to learn
     # The log reads as if nothing had happened: same batches, same controller, no step twice.
     assert log(tmp_path) == log(uninterrupted)
 
