@@ -55,5 +55,6 @@ def read_stored(folder: Path, wanted: Mapping[str, jax.ShapeDtypeStruct]) -> dic
 
 
 def _reader() -> ocp.Checkpointer:
-    handlers: Any = {ARRAYS: ocp.PyTreeCheckpointHandler()}
+    # The record is not read, but one without a handler would be warned of.
+    handlers: Any = {ARRAYS: ocp.PyTreeCheckpointHandler(), "record": ocp.JsonCheckpointHandler()}
     return ocp.Checkpointer(ocp.CompositeCheckpointHandler(**handlers))
