@@ -162,6 +162,7 @@ class RemoteEngine:
             if self._closed:
                 return
             self._closed = True
+        self._tell(CLOSED)
         with contextlib.suppress(OSError):
             self._line.send((next(self._numbers), ("close",)))
         try:
@@ -210,7 +211,9 @@ class RemoteEngine:
             except (EOFError, OSError):
                 break
             if kind == PART:
-                self._streams[number].put(value)
+                parts = self._streams.get(number)
+                if parts is not None:
+                    parts.put(value)
                 continue
             self._streams.pop(number, None)
             future = self._waiting.pop(number, None)
@@ -220,10 +223,15 @@ class RemoteEngine:
                 future.set_exception(value)
             else:
                 future.set_result(value)
-        waiting, self._waiting, self._streams = self._waiting, {}, {}
+        if not self._closed:
+            self._tell(self._died())
+
+    def _tell(self, why: str) -> None:
+        """End whatever somebody waits for in an error."""
+        with self._lock:
+            waiting, self._waiting, self._streams = self._waiting, {}, {}
         for future in waiting.values():
-            if not future.done():
-                future.set_exception(ZootomyError(CLOSED if self._closed else self._died()))
+            future.set_exception(ZootomyError(why))
 
     def _died(self) -> str:
         try:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
@@ -31,6 +32,7 @@ from ..checks import (
 )
 from ..config import RolloutConfig
 from ..extras import import_extra
+from ..transfer import TransferError
 from ..types import Completion, Request, SamplingParams, Weights, whole_number
 from ..weights import check_same, named_params
 from .arguments import engine_arguments, sampling_arguments
@@ -123,12 +125,17 @@ class SglangJaxEngine:
                 return_logprob=logprobs,
             )
             found: list[list[Completion]] = [[] for _ in requests]
-            for (i, _), output in zip(rows, outputs, strict=True):
-                found[i].append(
-                    read_output(
-                        output, self._version, logprobs=logprobs, limit=sampling.max_new_tokens
+            limit = sampling.max_new_tokens
+            try:
+                for (i, _), output in zip(rows, outputs, strict=True):
+                    found[i].append(
+                        read_output(output, self._version, logprobs=logprobs, limit=limit)
                     )
-                )
+            except NotFiniteError:
+                # What is not a row's own has a weight of 0, and 0 * NaN is NaN: the cache would
+                # spoil whatever comes after, right weights too.
+                empty(self._scheduler.tp_worker.worker.model_runner.token_to_kv_pool.kv_buffer)
+                raise
             return found
 
     def _seeds(self, rows: Sequence[tuple[int, int]], seed: int | None) -> list[int | None]:
@@ -157,6 +164,10 @@ class SglangJaxEngine:
         """Sample from these weights from now on; see `RolloutEngine`.
 
         All arrays are made to fit before the first is exchanged, in one assignment.
+
+        Raises:
+            ZootomyError: weights of another structure.
+            TransferError: a cache that cannot be emptied; the engine goes on with its old weights.
         """
         version = whole_number("version", version, 0, "an integer >= 0")
         named = named_params(weights)
@@ -167,10 +178,17 @@ class SglangJaxEngine:
                 self._shapes = {path: tuple(x.shape) for path, x in named.items()}
             check_same(named, self._shapes)
             runner = self._scheduler.tp_worker.worker.model_runner
-            runner.model_state_leaves = new_leaves(
+            leaves = new_leaves(
                 nnx.split(runner.model)[1], runner.model_state_leaves, named, self._model
             )
-            self._engine.flush_cache()
+            answer = self._engine.flush_cache()
+            if not answer.success:
+                raise TransferError(
+                    f"sglang_jax did not empty its cache for weights of version {version} "
+                    f"({answer.error_msg}); it goes on with version {self._version}. Send them "
+                    "again."
+                )
+            runner.model_state_leaves = leaves
             self._version = version
 
     def close(self) -> None:
@@ -180,6 +198,15 @@ class SglangJaxEngine:
                 self._engine, engine = None, self._engine
                 self._folder.cleanup()
                 engine.shutdown()
+
+
+class NotFiniteError(ZootomyError):
+    """A log-probability that is no number: what was cached meanwhile may be none either."""
+
+
+def empty(buffers: list[jax.Array]) -> None:
+    """Zeros in keys and values, in their places."""
+    buffers[:] = [jax.device_put(jnp.zeros(x.shape, x.dtype), x.sharding) for x in buffers]
 
 
 def with_old_rope_fields(fields: dict[str, Any]) -> dict[str, Any]:
@@ -259,7 +286,7 @@ def read_output(
     if logprobs:
         logp = np.asarray([entry[0] for entry in meta["output_token_logprobs"]], np.float32)
         if not np.isfinite(logp).all():
-            raise ZootomyError(
+            raise NotFiniteError(
                 f"sglang_jax (weights version {version}) gave a logp that is not finite; the "
                 "weights are likely not finite"
             )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import tempfile
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from threading import Event
@@ -24,6 +23,7 @@ from .arguments import Platform, apply_environment, launch
 from .calls import Call, NotFiniteError, refuse_sampling
 from .names import FUSED, RULES, TPU_RULES, with_user_rules
 from .platform import check_accelerator, explain, find_platform
+from .process import TURN, end, keep_apart, release
 from .weights import (
     check_parameters,
     empty_cache,
@@ -43,6 +43,7 @@ class VllmEngine:
     vLLM starts from random weights under the policy's own config, written to a folder of its own;
     nothing is sampled before the first `update_weights`. Its arithmetic is not the trainer's, so
     `logp` differs from the trainer's in the last digits (float32) or the second (bfloat16).
+    Engines of one process take turns, whichever thread calls them.
 
     Args:
         config: limits and settings; `config.vllm` holds vLLM's own.
@@ -76,7 +77,6 @@ class VllmEngine:
         self._transfer = Direct()
         self._workers: SharedMemory | None = None  # the way to workers in processes of their own
         self._accepted: Delivery | None = None
-        self._turn = threading.RLock()
         self._stop: Event | None = None  # of the running call
         self._closing = False
         self._asleep = False
@@ -95,7 +95,10 @@ class VllmEngine:
         check_accelerator(self.platform)
         try:
             vllm = import_extra("vllm")
-            return vllm.LLM(model=self.config.vllm.model or str(own), **arguments)
+            with TURN:
+                llm = vllm.LLM(model=self.config.vllm.model or str(own), **arguments)
+            keep_apart(llm)
+            return llm
         except ZootomyError:
             raise
         except Exception as error:
@@ -138,7 +141,7 @@ class VllmEngine:
         self, requests: Sequence[Request], sampling: SamplingParams, seed: int | None, stop: Event
     ) -> Iterator[Finished]:
         """One call, with vLLM to itself."""
-        with self._turn:
+        with TURN:
             self._refuse_closed()
             prompts = check_requests(requests, sampling, self.config, self._model.vocab_size)
             refuse_sampling(sampling)
@@ -204,7 +207,7 @@ class VllmEngine:
         """
         version = whole_number("version", version, 0, "an integer >= 0")
         named = named_params(weights)
-        with self._turn:
+        with TURN:
             self._refuse_closed()
             if self._shapes is None:
                 self._check_first(named)
@@ -275,12 +278,14 @@ class VllmEngine:
         """Let go of vLLM and its memory; a running call of another thread ends in an error."""
         self._closing = True
         self.abort()
-        with self._turn:
+        with TURN:
             if self._llm is None:
                 return
             llm, self._llm = self._llm, None
             self._transfer.close()
             if self._workers is not None:
                 self._workers.close()
-            llm.llm_engine.engine_core.shutdown()
+            end(llm)
+            del llm
+            release()
             self._folder.cleanup()

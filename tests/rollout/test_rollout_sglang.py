@@ -13,6 +13,7 @@ from zootomy.rollout import RolloutConfig, SamplingParams
 from zootomy.rollout.sglang_jax import SglangJaxConfig
 from zootomy.rollout.sglang_jax.arguments import engine_arguments, sampling_arguments
 from zootomy.rollout.sglang_jax.engine import (
+    empty,
     new_leaves,
     path_name,
     read_output,
@@ -242,3 +243,12 @@ def test_a_tied_head_that_the_engine_keeps_apart_is_sent():
         named, model.config, {**shapes, "model.embed_tokens.embedding": (23, 128)}
     )
     assert found["lm_head.embedding"] is found["model.embed_tokens.embedding"]
+
+
+def test_keys_and_values_that_are_no_numbers_are_emptied():
+    buffers = [jnp.full((2, 3), jnp.nan, jnp.bfloat16), jnp.ones(4)]
+    same = buffers
+    empty(buffers)
+    assert same is buffers
+    assert buffers[0].dtype == jnp.bfloat16
+    assert not any(x.any() for x in buffers)

@@ -22,7 +22,7 @@ from zootomy.rollout import (
     make_engine,
 )
 from zootomy.rollout.transfer import TransferError
-from zootomy.rollout.vllm import VllmConfig, engine
+from zootomy.rollout.vllm import VllmConfig, engine, process
 from zootomy.rollout.vllm.names import FUSED, RULES, expected_shapes
 from zootomy.rollout.vllm.weights import huggingface_shapes
 from zootomy.rollout.weights import named_params
@@ -47,7 +47,8 @@ class StandIn:
         self.arguments, self.log, self.weights, self.fails = arguments, [], 0, None
         StandIn.folder = model
         self.config = json.loads((Path(model) / "config.json").read_text(encoding="utf-8"))
-        self.llm_engine = self.engine_core = self
+        self.llm_engine = self
+        self.engine_core = types.SimpleNamespace(shutdown=self.shutdown)
         self.running, self.steps, self.logprob = {}, 0, -0.5
         self.entered, self.go_on = threading.Event(), threading.Event()
         self.go_on.set()
@@ -128,6 +129,7 @@ def stand_in(monkeypatch):
     monkeypatch.setattr(engine, "import_extra", lambda name: module)
     monkeypatch.setattr(engine, "find_platform", lambda: "cuda")
     monkeypatch.setattr(engine, "check_accelerator", lambda platform: None)
+    monkeypatch.setattr(engine, "release", lambda: None)
     # Without torch, an array goes as it is.
     monkeypatch.setattr(
         engine, "tensors", lambda parts: ((p.name, np.ravel(p.array)) for p in parts)
@@ -336,6 +338,22 @@ def test_a_server_is_a_process_of_its_own(model, monkeypatch):
     knobs = VllmConfig(server_mode=True, start_timeout=9.0)
     make_engine(RolloutConfig(engine="vllm", vllm=knobs, **LIMITS), model)
     assert asked == [(True, 9.0)]
+
+
+def test_the_end_of_one_engine_leaves_what_a_process_shares():
+    """vLLM's own `shutdown`, and its finalizer, take down the groups that other engines need."""
+    log = []
+    part = lambda name: types.SimpleNamespace(shutdown=lambda: log.append(name))  # noqa: E731
+    core = types.SimpleNamespace(model_executor=part("executor"), scheduler=part("scheduler"))
+    client = types.SimpleNamespace(
+        engine_core=core,
+        shutdown=lambda: log.append("all"),
+        _finalizer=types.SimpleNamespace(detach=lambda: log.append("detached")),
+    )
+    llm = types.SimpleNamespace(llm_engine=types.SimpleNamespace(engine_core=client))
+    process.keep_apart(llm)
+    process.end(llm)
+    assert log == ["detached", "executor", "scheduler"]
 
 
 def test_two_engines_do_not_meet(model):
