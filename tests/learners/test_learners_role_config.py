@@ -1,12 +1,16 @@
 """Where models come from, as settings: several reward models, the critic, what is refused."""
 
+import jax.numpy as jnp
+import numpy as np
 import pytest
+from flax import nnx
 from zootomy import ZootomyError, algorithm
 from zootomy.commands.starting import read_start
 from zootomy.learners.role_config import CriticConfig, RewardModelConfig
 from zootomy.learners.run_config import RunConfig, read_yaml, write_yaml
 from zootomy.learners.settings import from_plain, with_settings
-from zootomy.learners.sources import roles_of
+from zootomy.learners.sources import make_critic, roles_of
+from zootomy.models import RewardModel, ValueModel, make_model, save_model
 
 
 def test_reward_models_by_dotted_names_and_in_a_file(tmp_path):
@@ -101,3 +105,28 @@ def test_what_cannot_be_is_refused(settings, message):
 
 def test_the_critic_may_be_on_the_policys_backbone():
     assert from_plain(RunConfig, {"critic": {"shared": True}}).critic == CriticConfig(shared=True)
+
+
+def test_a_critic_begins_with_the_reward_model_or_its_body(tmp_path):
+    policy = make_model("tiny", vocab_size=17)
+    reward = RewardModel.from_decoder(make_model("tiny", vocab_size=17, seed=3), rngs=nnx.Rngs(0))
+    reward.score.kernel.set_value(jnp.linspace(-1.0, 1.0, 32)[:, None])
+    save_model(reward, tmp_path)
+    chosen, folder = algorithm("ppo"), str(tmp_path)
+
+    def critic(**settings):
+        made = make_critic(chosen, RunConfig(critic=CriticConfig(**settings)), policy)
+        assert isinstance(made, ValueModel)
+        return made.backbone.embed_tokens.embedding[...], made.score.kernel[...]
+
+    theirs, head = reward.backbone.embed_tokens.embedding[...], reward.score.kernel[...]
+    own = policy.embed_tokens.embedding[...]
+    for settings, body, score in (
+        ({"path": folder}, theirs, head),
+        ({"path": folder, "fresh_head": True}, theirs, 0 * head),
+        ({}, own, 0 * head),
+    ):
+        found = critic(**settings)
+        np.testing.assert_array_equal(found[0], body)
+        np.testing.assert_array_equal(found[1], score)
+    assert make_critic(chosen, RunConfig(critic=CriticConfig(shared=True)), policy) == "shared"

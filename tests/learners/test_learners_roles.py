@@ -147,3 +147,12 @@ def test_a_scale_of_a_model_that_is_not_there_is_refused(tiny_learner):
         tiny_learner(
             "rloo", learning={"score_scales": {"kynd": ScoreScale()}}, reward={"kind": scorer(1)}
         )
+
+
+def test_a_critic_of_its_own_has_a_schedule_of_its_own(tiny_learner):
+    learner = tiny_learner("ppo", changes=CHANGES, mini=2, critic_optimizer=LINEAR)
+    metrics = learner.step().metrics
+    assert metrics["critic/lr"] == pytest.approx(0.01 * (1 - 1 / 40))
+    assert metrics["lr"] == tiny_run.ADAM.learning_rate
+    # What takes no part in the other's passes has a pass of its own.
+    assert {"critic/grad_norm", "time/values", "time/critic"} <= set(metrics)
