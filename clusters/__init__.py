@@ -3,6 +3,7 @@
 from .checkpoint import Checkpoints
 from .cluster import REWARD_MODEL, Cluster
 from .config import ClusterConfig
+from .distributed import DistributedConfig, join_processes
 from .meshes import MeshShape, mesh_text, parse_mesh
 from .optimizer import OptimizerConfig, make_optimizer, make_schedule, optimizer_names
 from .outputs import ModelOutputs, Wanted
@@ -15,6 +16,7 @@ from .state import ClusterState
 from .stored import read_stored, stored_arrays
 from .trained import NonFiniteError
 from .trouble import nothing_whole
+from .watch import Watch
 
 __all__ = [
     "REWARD_MODEL",
@@ -22,6 +24,7 @@ __all__ = [
     "Cluster",
     "ClusterConfig",
     "ClusterState",
+    "DistributedConfig",
     "LossFunction",
     "MeshShape",
     "MicroBatch",
@@ -34,6 +37,8 @@ __all__ = [
     "Sequences",
     "UpdateResult",
     "Wanted",
+    "Watch",
+    "join_processes",
     "make_optimizer",
     "make_schedule",
     "mesh_text",

@@ -9,7 +9,14 @@ import jax
 import numpy as np
 from flax import nnx
 
-from ..models import Decoder, RewardModel, ValueModel, merge_adapters, without_deltas
+from ..models import (
+    Decoder,
+    RewardModel,
+    ValueModel,
+    merge_adapters,
+    several,
+    without_deltas,
+)
 from ..registry import ZootomyError
 from ..rollout import RolloutConfig, VanillaEngine, keeps_arrays, make_engine, takes_adapters
 from ..rollout.types import RolloutEngine
@@ -154,7 +161,8 @@ def samples_apart(
     to any two such programs: there one side must do with single devices.
     """
     scores = tuple(seat for seat in models if role_of(seat) is Role.REWARD)
-    if scores and config.offload_to_cpu:
+    # Nor in several processes: each must start its programs in the order of all others.
+    if several() or (scores and config.offload_to_cpu):
         return False
     # Another engine has devices or processes of its own.
     samples = (*((Role.ROLLOUT,) if isinstance(engine, VanillaEngine) else ()), *scores)

@@ -11,13 +11,12 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-import jax
-import numpy as np
 import orbax.checkpoint as ocp
-from jax.experimental import multihost_utils
 
+from ..models import from_first, is_first
 from ..registry import ZootomyError
 from .naming import from_named, named_leaves, same_structure
+from .saved import as_before, to_save, wanted
 from .seal import damage, read_seal, write_seal
 from .trouble import WRITE_ERRORS, nothing_whole, one_sentence, quiet_orbax
 
@@ -100,7 +99,7 @@ class Checkpoints:
             self._orbax.save(
                 self.folder / UNFINISHED / str(step),
                 args=ocp.args.Composite(
-                    arrays=ocp.args.StandardSave(named_leaves(arrays)),
+                    arrays=ocp.args.StandardSave(to_save(named_leaves(arrays))),
                     record=ocp.args.JsonSave(record),
                 ),
                 # What a run that was killed left of this step is in the way.
@@ -156,23 +155,24 @@ class Checkpoints:
         Returns:
             Its step (None if there is none), and what is wrong with each newer one.
         """
-        found, broken = -1, {}
-        if jax.process_index() == 0:
+
+        def look() -> bytes:
+            broken = []
             for step in reversed(self.steps()):
                 wrong = damage(self.folder / str(step))
                 if wrong is None:
-                    found = step
-                    break
-                broken[step] = wrong
-        if jax.process_count() > 1:
-            found = int(multihost_utils.broadcast_one_to_all(np.int32(found)))
-        return (None if found < 0 else found), broken
+                    return json.dumps([step, broken]).encode()
+                broken.append((step, wrong))
+            return json.dumps([None, broken]).encode()
+
+        found, broken = json.loads(from_first(look))
+        return found, dict(broken)
 
     def set_aside(self, step: int) -> Path:
         """Rename a damaged checkpoint, so that its step can be saved again; returns where it is."""
-        source = self.folder / str(self._existing(step))
-        target = source.with_name(f"{step}{DAMAGED}")
-        if jax.process_index() == 0:
+        target = self.folder / f"{step}{DAMAGED}"
+        if is_first():
+            source = self.folder / str(self._existing(step))
             shutil.rmtree(target, ignore_errors=True)
             source.rename(target)
         return target
@@ -205,17 +205,15 @@ class Checkpoints:
         items: Any = self._orbax.metadata(path).item_metadata
         saved = items["arrays"]
         same_structure(like, dict(saved), f"checkpoint of step {step} in {self.folder}")
-        wanted = {
-            name: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding)
-            for name, leaf in named_leaves(like).items()
-        }
+        named = named_leaves(like)
         restored = self._orbax.restore(
             path,
             args=ocp.args.Composite(
-                arrays=ocp.args.StandardRestore(wanted), record=ocp.args.JsonRestore()
+                arrays=ocp.args.StandardRestore(wanted(named)), record=ocp.args.JsonRestore()
             ),
         )
-        return from_named(like, restored["arrays"]), restored["record"]
+        arrays = as_before(named, dict(restored["arrays"]))
+        return from_named(like, arrays), restored["record"]
 
     def close(self) -> None:
         """Wait for what is being written, and let go of the folder."""
@@ -234,7 +232,7 @@ class Checkpoints:
         """Seal what Orbax has written, and put it in its place."""
         try:
             self._orbax.wait_until_finished()
-            if jax.process_index() == 0:
+            if is_first():
                 draft = self.folder / UNFINISHED / str(step)
                 write_seal(draft, {"step": step, "score": score})
                 os.replace(draft, self.folder / str(step))

@@ -9,10 +9,13 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Annotated, Any
 
+import jax
 import tyro
 from jax.sharding import Mesh
 
+from ..models import several
 from ..registry import ZootomyError, unknown_name
+from . import meshes
 from .meshes import AUTO, MeshShape, mesh_text, parse_mesh, same_mesh, usual_mesh
 from .roles import TRAINED_ROLES, Role, find_seat, role_of
 from .sharding import Placement, axis_rules
@@ -134,10 +137,13 @@ class ClusterConfig:
         """The mesh of a role.
 
         Raises:
-            ZootomyError: if it takes more devices than there are.
+            ZootomyError: if it takes more devices than there are, or fewer in several processes.
         """
         mesh = self._given(role)
-        return usual_mesh(mesh) if isinstance(mesh, Mesh) else parse_mesh(mesh).build()
+        built = usual_mesh(mesh) if isinstance(mesh, Mesh) else parse_mesh(mesh).build()
+        if several() and built.size != jax.device_count():
+            raise meshes.leaves_devices_out(role, mesh_text(built), jax.device_count())
+        return built
 
     def placement(self, role: str) -> Placement:
         """Where a role's arrays lie."""

@@ -9,6 +9,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
+from ..models import several
 from ..registry import ZootomyError, unknown_name
 
 AXES = ("data", "fsdp", "tensor", "sequence")
@@ -97,7 +98,7 @@ def parse_mesh(text: str, devices: int | None = None) -> MeshShape:
         text: `AXIS=SIZE` by commas, with `@FIRST` for other devices than the first; or `auto`, all
             devices along `fsdp`.
         devices: how many `auto` takes; None: all accelerators, or one on a CPU, whose devices
-            share one processor.
+            share one processor; in several processes all devices.
 
     Raises:
         ZootomyError: for what is no such text.
@@ -157,6 +158,24 @@ def mesh_text(mesh: Mesh) -> str:
     return str(MeshShape(**usual_mesh(mesh).shape, first=mine[0]))
 
 
+def leaves_devices_out(
+    role: str, text: str, devices: int, processes: int | None = None
+) -> ZootomyError:
+    """The error for a role that does not live on all devices, although processes share them.
+
+    Args:
+        role: whose mesh it is.
+        text: of the mesh.
+        devices: how many all processes have.
+        processes: how many there are; None: those of this run.
+    """
+    count = jax.process_count() if processes is None else processes
+    return ZootomyError(
+        f"The {role}'s mesh '{text}' takes {parse_mesh(text).size} of the {devices} devices of "
+        f"{count} processes; in several processes every role lives on all devices."
+    )
+
+
 def same_mesh(one: Mesh, other: Mesh) -> bool:
     """Whether two meshes have the same devices in the same places."""
     return one.devices.shape == other.devices.shape and bool((one.devices == other.devices).all())
@@ -164,7 +183,8 @@ def same_mesh(one: Mesh, other: Mesh) -> bool:
 
 def _usual() -> int:
     present = jax.devices()
-    return 1 if present[0].platform == "cpu" else len(present)
+    alone = present[0].platform == "cpu" and not several()
+    return 1 if alone else len(present)
 
 
 def _span(numbers: range) -> str:

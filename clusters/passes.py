@@ -11,6 +11,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
+from ..models import from_host, to_host
 from ..registry import ZootomyError
 from .config import ClusterConfig
 from .outputs import ModelOutputs, Split, Wanted
@@ -81,11 +82,11 @@ class Passes:
         place, outputs = model.placement, []
         with place.context():
             for micro in micros:
-                rows = jax.device_put(micro.rows, place.over_rows)
+                rows = from_host(micro.rows, place.over_rows)
                 split = _split(micro, place.mesh)
                 found = forward(model.graph, model.params, model.rest, rows, scalar, wanted, split)
                 outputs.append({k: x for k, x in found._asdict().items() if x is not None})
-        return _unpack(micros, jax.device_get(outputs), len(sequences))
+        return _unpack(micros, to_host(outputs), len(sequences))
 
     def measure(
         self,
@@ -105,13 +106,13 @@ class Passes:
         place, outputs = model.placement, []
         with place.context():
             for micro in micros:
-                rows, part = jax.device_put((micro.rows, micro.gather(batch)), place.over_rows)
+                rows, part = from_host((micro.rows, micro.gather(batch)), place.over_rows)
                 found = measure(
                     model.graph, function, wanted, model.params, model.rest, rows, part, *scalars,
                     split=_split(micro, place.mesh),
                 )  # fmt: skip
                 outputs.append(found)
-        return _unpack(micros, jax.device_get(outputs), len(sequences))
+        return _unpack(micros, to_host(outputs), len(sequences))
 
     def update(
         self,
@@ -173,7 +174,7 @@ class Passes:
         place = model.placement
         with place.context():
             for micro in micros:
-                rows, part = jax.device_put((micro.rows, micro.gather(batch)), place.over_rows)
+                rows, part = from_host((micro.rows, micro.gather(batch)), place.over_rows)
                 total, value, metrics = accumulate(
                     model.graph, loss, wanted, model.params, model.rest, total, rows, part,
                     *scalars, split=_split(micro, place.mesh, whole=whole),
@@ -208,7 +209,7 @@ class Passes:
         values = jax.tree.map(
             lambda x: x if isinstance(x, jax.Array) else np.asarray(x, np.float32), coefficients
         )
-        return jax.device_put((np.float32(temperature), values), model.placement.replicated)
+        return from_host((np.float32(temperature), values), model.placement.replicated)
 
     def _pack(self, sequences: Sequences, shapes: list[Shape]) -> list[MicroBatch]:
         for n in range(len(sequences)):

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 
-from ..models import parameter_axes
+from ..models import from_host, parameter_axes
 from ..models.axes import ADAPTERS
 from ..models.axes import AXES as PARAMETER_AXES
 from ..registry import ZootomyError, unknown_name
@@ -148,7 +148,7 @@ class Placement:
             if self.dtype is not None and names is not None and names[-1] not in ADAPTERS:
                 # Before the way from mesh to mesh, which it may halve.
                 x = x if x.dtype == self.dtype else x.astype(self.dtype)
-            return jax.device_put(x, sharding)
+            return from_host(x, sharding)
 
         return jax.tree_util.tree_map_with_path(place, tree, self.shardings(tree))
 

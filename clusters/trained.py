@@ -11,7 +11,7 @@ import numpy as np
 import optax
 from flax import nnx
 
-from ..models import has_adapters, trained_part
+from ..models import from_host, has_adapters, trained_part
 from ..registry import ZootomyError
 from .naming import named_leaves, same_structure
 from .optimizer import OptimizerConfig, make_optimizer, make_schedule
@@ -153,7 +153,7 @@ class TrainedModel(RoleModel):
         # which others hold and which a step would overwrite together with its state.
         state = jax.tree.map(jnp.array, self.optimizer.init(widened(self.params)))
         self.optimizer_shardings = self.optimizer_places(state)
-        self.optimizer_state = jax.device_put(state, self.optimizer_shardings)
+        self.optimizer_state = from_host(state, self.optimizer_shardings)
         self.steps = 0
         like = jax.tree.map(lambda p: jax.ShapeDtypeStruct(p.shape, jnp.float32), self.params)
 
@@ -271,6 +271,6 @@ class TrainedModel(RoleModel):
     def restore(self, state: dict[str, Any]) -> None:
         """Take the weights and the optimizer's state; `steps` is set apart."""
         super().restore(state)
-        self.optimizer_state = jax.device_put(state["optimizer"], self.optimizer_shardings)
+        self.optimizer_state = from_host(state["optimizer"], self.optimizer_shardings)
         self._params_lent = self._optimizer_lent = True
         self._park_optimizer()

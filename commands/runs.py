@@ -19,6 +19,7 @@ def show_cluster(
     algorithm: str = "",
     mesh: str = "",
     devices: int | None = None,
+    processes: int | None = None,
     json: bool = False,
 ) -> None:
     """Draw which role sits where and what it takes there, and explain every batch size.
@@ -30,9 +31,10 @@ def show_cluster(
         algorithm: instead of the file's.
         mesh: short for `--cluster.mesh`, e.g. `fsdp=4,tensor=2`.
         devices: how many there are to be; None: those of this machine for `auto`, else any.
+        processes: over how many they are dealt; None: the file's `distributed.processes`, if any.
         json: print JSON.
     """
-    del config, algorithm, mesh, devices, json
+    del config, algorithm, mesh, devices, processes, json
     raise AssertionError("main calls show_cluster_from instead")
 
 
@@ -43,16 +45,20 @@ def show_cluster_from(words: list[str]) -> None:
 
     if wants_help(words):
         print_help(show_cluster, "show-cluster")
-    chosen, run, given = read_start(words, {"mesh": str, "devices": int | None, "json": bool})
+    own = {"mesh": str, "devices": int | None, "processes": int | None, "json": bool}
+    chosen, run, given = read_start(words, own)
     if given.get("mesh"):
         run = replace(run, cluster=replace(run.cluster, mesh=given["mesh"]))
     devices = given.get("devices")
     seats = seat_roles(chosen, run, devices)
     sizes = explain_sizes(chosen, run, devices)
+    processes = given.get("processes", run.distributed.processes)
+    picture = draw_seats(seats, processes)
     if given.get("json"):
-        say_json({"roles": [asdict(seat) for seat in seats], "sizes": sizes.splitlines()})
+        roles = [asdict(seat) for seat in seats]
+        say_json({"roles": roles, "processes": processes, "sizes": sizes.splitlines()})
         return
-    say(f"{draw_seats(seats)}\n\n{sizes}")
+    say(f"{picture}\n\n{sizes}")
 
 
 def evaluate_run(

@@ -9,6 +9,7 @@ from rich.console import Console
 
 from ..learners import Algorithm
 from ..learners.run_config import RunConfig
+from ..models import is_first
 from .output import say
 from .starting import print_help, read_start, wants_help
 
@@ -51,6 +52,8 @@ def _run(chosen: Algorithm, run: RunConfig, resume: bool) -> None:
 
     console = Console()
     result = train_run(chosen, run, resume=resume, console=console)
+    if not is_first():
+        return
     console.print()
     before, after = result.before.get("eval/accuracy"), result.after.get("eval/accuracy")
     if before is not None and after is not None:

@@ -10,6 +10,7 @@ import numpy as np
 from ..registry import ZootomyError
 from ..rollout import Completion, Request, RolloutConfig, RolloutEngine, SamplingParams, fit_prompts
 from ..tasks import Example, Task, accuracy, gather_columns, score
+from .agreed import agreed_scores
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,13 +118,15 @@ def evaluate(
         seed,
     )
     flat = [one for group in completions for one in group]
-    scores = score(
-        task.rewards,
-        [example.prompt for example in examples for _ in range(config.samples)],
-        [tokenizer.decode(one.tokens.tolist()) for one in flat],
-        gather_columns(examples, config.samples),
-        tokens=[one.tokens.tolist() for one in flat],
-        turns=[one.turn_ids.tolist() for one in flat],
+    scores = agreed_scores(
+        lambda: score(
+            task.rewards,
+            [example.prompt for example in examples for _ in range(config.samples)],
+            [tokenizer.decode(one.tokens.tolist()) for one in flat],
+            gather_columns(examples, config.samples),
+            tokens=[one.tokens.tolist() for one in flat],
+            turns=[one.turn_ids.tolist() for one in flat],
+        )
     )
     metrics = {
         "eval/completions/mean_length": float(np.mean([len(one.tokens) for one in flat])),

@@ -10,9 +10,11 @@ from typing import NamedTuple
 import numpy as np
 
 from ..clusters import Cluster, Sequences
+from ..models import is_first
 from ..registry import ZootomyError, unknown_name
 from ..rollout import Completion
 from ..tasks import EarlyScores, Example, Scores, Task, check_rewards, gather_columns, score
+from .agreed import agreed_scores
 
 
 class Judge:
@@ -143,7 +145,12 @@ class Judging:
         self._early = EarlyScores(task.rewards, self._prompts, self._columns, step=step)
 
     def add(self, request: int, index: int, completion: Completion) -> None:
-        """Decode a completion, and ask the functions that judge it by itself."""
+        """Decode a completion, and ask the functions that judge it by itself.
+
+        In several processes, the first does so for all.
+        """
+        if not is_first():
+            return
         number = request * self._size + index
         tokens = completion.tokens.tolist()
         found = _Text(self._task.tokenizer.decode(tokens), tokens, completion.turn_ids.tolist())
@@ -152,6 +159,9 @@ class Judging:
 
     def scores(self) -> Scores:
         """What all functions say of all completions."""
+        return agreed_scores(self._scores)
+
+    def _scores(self) -> Scores:
         found = [self._found[number] for number in range(len(self._prompts))]
         return score(
             self._task.rewards,

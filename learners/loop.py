@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..clusters import Checkpoints
+from ..models import from_first
 from ..monitor import RunLog, Sample, SampleLog, Screen, choose, read_log
 from ..registry import unknown_name
 from ..tasks import Prompt
@@ -54,7 +56,9 @@ class Loop:
     def first_evaluation(self, *, resumed: bool) -> dict[str, float]:
         """The metrics before the first step: measured, or read back from the log."""
         if resumed:
-            return _logged_evaluation(self.log.folder)
+            folder = self.log.folder
+            said = from_first(lambda: json.dumps(_logged_evaluation(folder)).encode())
+            return json.loads(said)
         if not self.learner.task.eval:
             return {}
         self.screen.status("compiling and evaluating")
@@ -103,6 +107,8 @@ class Loop:
                 self.checkpoints.save(report.step, *self.learner.state(), score=score)
         if asked is not None:
             self.checkpoints.wait()
+            # None leaves before the first has put it in its place.
+            from_first(bytes)
             raise RunStopped(asked, report.step, self.config.folder)
         return last
 

@@ -11,12 +11,8 @@ from typing import Any
 from flax import nnx
 from rich.console import Console
 
-from ..clusters import Cluster, Role
-from ..models import (
-    Decoder,
-    add_adapters,
-    make_model,
-)
+from ..clusters import Cluster, Role, join_processes
+from ..models import Decoder, add_adapters, is_first, make_model
 from ..monitor import RunLog, SampleLog, Screen, plot_runs, write_markdown
 from ..registry import ZootomyError
 from ..rollout import check_available, make_engine
@@ -27,6 +23,7 @@ from .evaluation import check_prompts, evaluate
 from .learner import Learner
 from .loop import Loop
 from .mismatch import recommend_correction
+from .processes import check_same_run, screen_of, telemetry_of, watch_processes
 from .run_config import RunConfig, read_yaml, without_engine
 from .run_folder import (
     PLOT_FILE,
@@ -94,6 +91,14 @@ def train(
         ZootomyError: if something does not fit together, or the folder holds another run.
         RunStopped: after SIGTERM or SIGINT, when the step under way is done and saved.
     """
+    join_processes(config.distributed)
+    with watch_processes(config.distributed):
+        return _train(algorithm, config, resume, console)
+
+
+def _train(
+    algorithm: Algorithm, config: RunConfig, resume: bool, console: Console | None
+) -> RunResult:
     keep_compilations()
     folder = Path(config.folder)
     algorithm = algorithm.resolve_length(config.rollout.max_new_tokens)
@@ -103,6 +108,7 @@ def train(
     )
     check_available(config.rollout)
     task = make_task(config.task)
+    check_same_run(algorithm, config, task)
     model = build_model(config, task)
     prepare_folder(folder, algorithm, config, resume)
     with contextlib.ExitStack() as stack:
@@ -110,7 +116,7 @@ def train(
         start, complaints = starting_point(checkpoints) if resume else (None, [])
         title = f"{algorithm.name} on {task.name}, seed {config.seed}"
         screen = stack.enter_context(
-            Screen(title, config.steps, start_step=start or 0, console=console)
+            Screen(title, config.steps, start_step=start or 0, console=screen_of(console))
         )
         stack.enter_context(compilations_told(screen.passing))
         screen.message(config.batch.explain(config.steps))
@@ -135,17 +141,21 @@ def train(
             screen.message(f"resumed after step {start}")
         # Without a checkpoint a resumed run begins again, and so does its log.
         log_from = (start if start is not None else -1) if resume else None
-        log = stack.enter_context(RunLog(folder, resume_step=log_from))
-        samples = SampleLog(folder, resume_step=log_from)
+        log = stack.enter_context(RunLog(folder, resume_step=log_from, writes=is_first()))
+        samples = SampleLog(folder, resume_step=log_from, writes=is_first())
         stack.callback(samples.close)
-        telemetry = stack.enter_context(Telemetry(folder, config.telemetry, resume=resume))
+        telemetry = stack.enter_context(
+            Telemetry(folder, telemetry_of(config.telemetry), resume=resume)
+        )
         loop = Loop(learner, config, screen, log, samples, checkpoints, telemetry)
         before = loop.first_evaluation(resumed=start is not None)
         after = loop.run(before)
         save_policy(folder, learner.cluster.model(Role.ACTOR), config.model)
         learner.cluster.close()
-    write_markdown(folder)
-    plot = plot_runs(folder, folder / PLOT_FILE, title=title)
+    plot = folder / PLOT_FILE
+    if is_first():
+        write_markdown(folder)
+        plot_runs(folder, plot, title=title)
     return RunResult(folder, before, after, plot)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from ..clusters import REWARD_MODEL, ClusterConfig, OptimizerConfig
+from ..clusters import REWARD_MODEL, ClusterConfig, DistributedConfig, OptimizerConfig
 from ..models import LoraConfig
 from ..registry import ZootomyError, slots
 from ..rollout import RolloutConfig
@@ -83,6 +83,7 @@ class RunConfig:
         critic: where the critic comes from.
         max_staleness: 1 samples each batch while the step before it learns, 0 after it.
         cluster: meshes of the roles and row shapes of the passes.
+        distributed: the processes that share these meshes; it is no part of a run's `run.yaml`.
         warmup: supervised steps before the first step.
         evaluation: how the policy is examined.
         checkpoint: when the run is saved.
@@ -112,6 +113,7 @@ class RunConfig:
     critic: CriticConfig = field(default_factory=CriticConfig)
     max_staleness: int = 0
     cluster: ClusterConfig = field(default_factory=ClusterConfig)
+    distributed: DistributedConfig = field(default_factory=DistributedConfig)
     warmup: WarmupConfig = field(default_factory=WarmupConfig)
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
@@ -151,8 +153,12 @@ def without_engine(config: RunConfig) -> RunConfig:
 
 
 def write_yaml(path: str | Path, algorithm: Algorithm, config: RunConfig) -> None:
-    """Write a run's algorithm and config, every value of them, as YAML."""
+    """Write a run's algorithm and config, every value of them, as YAML.
+
+    Its processes are left out: it can go on, or be repeated, in others.
+    """
     data = {"algorithm": algorithm.to_dict(), **to_plain(config)}
+    del data["distributed"]
     text = yaml.safe_dump(data, sort_keys=False, allow_unicode=True)
     Path(path).write_text(text, encoding="utf-8")
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from ..clusters import Checkpoints, Role, nothing_whole
 from ..models import (
     Decoder,
+    from_first,
     has_adapters,
     load_model,
     merge_adapters,
@@ -33,10 +34,14 @@ ADAPTER_FOLDER = "adapter"
 
 
 def prepare_folder(folder: Path, algorithm: Algorithm, config: RunConfig, resume: bool) -> None:
-    """Make the run folder, or check that the run in it is this one.
+    """Make the run folder, or check that the run in it is this one; in the first process for all.
 
     What was refused before its first evaluation is no run: put right, it may begin there again.
     """
+    from_first(lambda: _prepare(folder, algorithm, config, resume))
+
+
+def _prepare(folder: Path, algorithm: Algorithm, config: RunConfig, resume: bool) -> bytes:
     file, log = folder / CONFIG_FILE, folder / METRICS_FILE
     begun = file.is_file() and log.is_file() and log.stat().st_size > 0
     if begun and not resume:
@@ -50,7 +55,7 @@ def prepare_folder(folder: Path, algorithm: Algorithm, config: RunConfig, resume
         )
     if resume:
         _check_same_run(file, algorithm, config)
-        return
+        return b""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         write_yaml(file, algorithm, config)
@@ -59,6 +64,7 @@ def prepare_folder(folder: Path, algorithm: Algorithm, config: RunConfig, resume
             f"The run folder {str(folder)!r} cannot be written to: {error.strerror}. Set folder "
             f"to another one."
         ) from error
+    return b""
 
 
 def open_checkpoints(folder: Path, config: CheckpointConfig) -> Checkpoints:
@@ -130,7 +136,7 @@ def _check_same_run(file: Path, algorithm: Algorithm, config: RunConfig) -> None
             f"{old_algorithm.diff(algorithm)}Resume it as it is, or start a new folder."
         )
     before, now = to_plain(old), to_plain(config)
-    for free in ("steps", "checkpoint", "telemetry", "samples", "folder"):
+    for free in ("steps", "checkpoint", "telemetry", "samples", "folder", "distributed"):
         del before[free], now[free]
     changed = plain_differences(before, now)
     if changed:

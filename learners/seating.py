@@ -13,7 +13,7 @@ from jax.sharding import AbstractMesh
 
 from ..clusters import MeshShape, OptimizerConfig, Placement, Role, make_optimizer
 from ..clusters.config import OPTIMIZER
-from ..clusters.meshes import AXES
+from ..clusters.meshes import AXES, leaves_devices_out
 from ..clusters.sharding import axis_rules, like_params
 from ..models import (
     PRESETS,
@@ -100,12 +100,24 @@ def seat_roles(algorithm: Algorithm, config: RunConfig, devices: int | None = No
     return seats
 
 
-def draw_seats(seats: list[Seat]) -> str:
-    """The seats as a picture in text, and what each device holds at most."""
+def draw_seats(seats: list[Seat], processes: int | None = None) -> str:
+    """The seats as a picture in text, and what each device holds at most.
+
+    Args:
+        seats: one a role.
+        processes: over how many the devices are dealt; None: it is not known.
+
+    Raises:
+        ZootomyError: if they do not deal evenly, or a role leaves devices out.
+    """
     count = max(seat.mesh.devices.stop for seat in seats)
     numbers = " ".join(f"{number:>2}" for number in range(count))
     width = max(10, *(len(seat.role) for seat in seats))
     lines = [f"{'device':{width}} {numbers}"]
+    if processes is not None:
+        size = _check_processes(seats, count, processes)
+        owners = " ".join(f"{number // size:>2}" for number in range(count))
+        lines.append(f"{'process':{width}} {owners}")
     for seat in seats:
         marks = " ".join("██" if n in seat.mesh.devices else " ·" for n in range(count))
         lines.append(f"{seat.role:{width}} {marks}  {_says(seat)}")
@@ -117,6 +129,19 @@ def draw_seats(seats: list[Seat]) -> str:
         span = size_text(high) if low == high else f"{size_text(low)} to {size_text(high)}"
         lines.append(f"parameters and optimizers on each device, {part}: {span}")
     return "\n".join(lines)
+
+
+def _check_processes(seats: list[Seat], devices: int, processes: int) -> int:
+    """How many devices each of some processes has."""
+    if processes < 1 or devices % processes:
+        raise ZootomyError(
+            f"{devices} devices do not deal evenly over {processes} processes; each process has "
+            "the same number."
+        )
+    for seat in seats:
+        if processes > 1 and seat.mesh.size != devices:
+            raise leaves_devices_out(seat.role, str(seat.mesh), devices, processes)
+    return devices // processes
 
 
 def size_text(count: int) -> str:

@@ -48,7 +48,8 @@ class StopSignals:
 
     def __exit__(self, *_: object) -> None:
         for number, handler in self._before.items():
-            signal.signal(number, handler)
+            # None: not Python's, but that of `jax.distributed`, which waits for SIGTERM too.
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
         self._before = {}
 
     def heard(self) -> str | None:

@@ -23,6 +23,7 @@ from .lora import (
 )
 from .peft import load_adapters, read_adapter_config, save_adapters
 from .presets import PRESETS, make_model
+from .processes import check_agree, everywhere, from_first, from_host, is_first, several, to_host
 from .stack import LayerStyle
 
 __all__ = [
@@ -45,13 +46,18 @@ __all__ = [
     "ValueModel",
     "adapted_layers",
     "add_adapters",
+    "check_agree",
     "config_fields",
     "constrain",
+    "everywhere",
+    "from_first",
+    "from_host",
     "fuse",
     "has_adapters",
     "head_logits",
     "huggingface_name",
     "init_cache",
+    "is_first",
     "load_adapters",
     "load_config",
     "load_model",
@@ -65,7 +71,9 @@ __all__ = [
     "read_adapter_config",
     "save_adapters",
     "save_model",
+    "several",
     "take_rows",
+    "to_host",
     "token_logps",
     "token_stats",
     "trained_part",

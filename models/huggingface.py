@@ -26,6 +26,7 @@ from .huggingface_fields import ARCHITECTURES, SCALAR_ARCHITECTURES
 from .huggingface_read import read_weights
 from .huggingface_write import write_weights
 from .kernels import AttentionKernel
+from .processes import is_first
 from .stack import LayerStyle
 
 Scalar = TypeVar("Scalar", bound=ScalarModel)
@@ -151,7 +152,7 @@ def save_model(
     companions: str | Path | None = None,
     overwrite: bool = False,
 ) -> None:
-    """Write a folder that transformers reads.
+    """Write a folder that transformers reads; of several processes, which all call it, the first.
 
     Args:
         model: a `Decoder`, or a `ValueModel` or `RewardModel` (as a sequence classifier with one
@@ -167,13 +168,16 @@ def save_model(
         ValueError: for a dtype that is not float32, bfloat16 or float16, or an unmerged adapter.
     """
     folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
+    if is_first():
+        folder.mkdir(parents=True, exist_ok=True)
     if isinstance(model, ScalarModel):
         body, architectures = model.backbone, SCALAR_ARCHITECTURES
     else:
         body, architectures = model, ARCHITECTURES
     stored = jnp.dtype(body.param_dtype if dtype is None else dtype)
     write_weights(model, folder, dtype=stored, max_shard_bytes=max_shard_bytes, overwrite=overwrite)
+    if not is_first():
+        return
     fields = config_fields(model.config, stored.name, architectures)
     if isinstance(model, ScalarModel):
         fields |= {"id2label": {"0": "score"}, "label2id": {"score": 0}}

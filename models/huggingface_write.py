@@ -11,6 +11,7 @@ from flax import nnx
 from safetensors.numpy import save_file
 
 from .huggingface_names import STORED_DTYPES, named_arrays, places
+from .processes import is_first, to_host
 
 
 def _shards(model: nnx.Module, dtype, max_bytes: int | None) -> list[list[str]]:
@@ -68,7 +69,8 @@ def write_weights(
     if max_shard_bytes is not None and max_shard_bytes < 1:
         raise ValueError(f"max_shard_bytes must be at least 1, got {max_shard_bytes}")
     shards = _shards(model, dtype, max_shard_bytes)
-    _clear(folder, overwrite)
+    if is_first():
+        _clear(folder, overwrite)
     if len(shards) == 1:
         files = ["model.safetensors"]
     else:
@@ -82,10 +84,11 @@ def write_weights(
         for name in names:
             found, array = next(arrays)
             assert found == name
-            part[name] = np.ascontiguousarray(np.asarray(array.astype(dtype)))
+            part[name] = np.ascontiguousarray(to_host(array.astype(dtype)))
             total += part[name].nbytes
-        save_file(part, folder / file, metadata={"format": "pt"})
-    if len(shards) > 1:
+        if is_first():
+            save_file(part, folder / file, metadata={"format": "pt"})
+    if len(shards) > 1 and is_first():
         index = {
             "metadata": {"total_size": total},
             "weight_map": {n: f for names, f in zip(shards, files, strict=True) for n in names},

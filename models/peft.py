@@ -15,6 +15,7 @@ from safetensors.numpy import load_file, save_file
 
 from ..registry import ZootomyError
 from .lora import AdaptedLinear, LoraConfig, adapted_layers
+from .processes import is_first, to_host
 
 CONFIG_FILE = "adapter_config.json"
 WEIGHTS_FILE = "adapter_model.safetensors"
@@ -30,6 +31,8 @@ _UNDERSTOOD: dict[str, Any] = {
 def save_adapters(model: nnx.Module, folder: str | Path, *, base_model: str = "") -> None:
     """Write a model's adapters as PEFT has them; what the folder holds of others is replaced.
 
+    Of several processes, which all call it, the first writes.
+
     Args:
         model: a `Decoder` with adapters.
         folder: made if absent.
@@ -42,13 +45,13 @@ def save_adapters(model: nnx.Module, folder: str | Path, *, base_model: str = ""
     if not layers:
         raise ZootomyError("The model has no adapters to write; save_model writes the whole of it.")
     folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
     tensors: dict[str, np.ndarray] = {}
     for name, layer in layers.items():
         for leaf, array in (("lora_A", layer.lora_a), ("lora_B", layer.lora_b)):
-            tensors[f"{_PREFIX}{name}.{leaf}.weight"] = np.ascontiguousarray(
-                np.asarray(array[...]).T
-            )
+            tensors[f"{_PREFIX}{name}.{leaf}.weight"] = np.ascontiguousarray(to_host(array[...]).T)
+    if not is_first():
+        return
+    folder.mkdir(parents=True, exist_ok=True)
     save_file(tensors, folder / WEIGHTS_FILE, metadata={"format": "pt"})
     first = next(iter(layers.values()))
     rank = first.lora_a.shape[1]

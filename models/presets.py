@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
@@ -14,6 +13,7 @@ from .axes import Placer
 from .config import ModelConfig, RopeConfig
 from .decoder import Decoder
 from .kernels import AttentionKernel
+from .processes import from_host
 from .stack import LayerStyle
 
 
@@ -111,6 +111,6 @@ def _draw(model: Decoder, seed: int, param_dtype, place: Placer | None) -> None:
             array = jnp.asarray(value, param_dtype)
         else:
             # Cast on the host, whose parts then go to the devices that hold them.
-            array = jax.device_put(value.astype(jnp.dtype(param_dtype)), place(path, value.shape))
+            array = from_host(value.astype(jnp.dtype(param_dtype)), place(path, value.shape))
         parameter.set_value(array)
     nnx.update(model, nnx.from_flat_state(state))

@@ -27,20 +27,26 @@ class RunLog:
         resume_step: None for a new run; else the step the run goes on from: what the log holds of
             later steps is removed, so that it reads as if there had been no interruption.
         tensorboard: write event files as well.
+        writes: False checks what is logged and writes nothing: another process does.
 
     Raises:
         MonitorError: if the folder holds a log and `resume_step` is None.
     """
 
     def __init__(
-        self, folder: str | Path, *, resume_step: int | None = None, tensorboard: bool = True
+        self,
+        folder: str | Path,
+        *,
+        resume_step: int | None = None,
+        tensorboard: bool = True,
+        writes: bool = True,
     ):
         self.folder = Path(folder)
-        self._lines = StepLines(self.folder / METRICS_FILE, resume_step)
+        self._lines = StepLines(self.folder / METRICS_FILE, resume_step) if writes else None
         self._step = -1 if resume_step is None else resume_step
         # What is already there of the step resumed from, so that it is not written twice.
-        self._written = _names_of(self.folder / METRICS_FILE, self._step)
-        self._board = _board(self.folder, resume_step) if tensorboard else None
+        self._written = _names_of(self.folder / METRICS_FILE, self._step) if writes else set()
+        self._board = _board(self.folder, resume_step) if tensorboard and writes else None
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
         """Log the metrics of a step; a step may be written in parts, e.g. its evaluation later.
@@ -59,7 +65,8 @@ class RunLog:
         record |= {n: v if math.isfinite(v) else None for n, v in values.items()}
         if bad:
             record["nonfinite"] = bad
-        self._lines.append(record)
+        if self._lines is not None:
+            self._lines.append(record)
         if self._board is not None:
             for name, value in values.items():
                 if math.isfinite(value):
@@ -68,7 +75,8 @@ class RunLog:
 
     def close(self) -> None:
         """Close the files."""
-        self._lines.close()
+        if self._lines is not None:
+            self._lines.close()
         if self._board is not None:
             self._board.close()
 

@@ -50,11 +50,12 @@ class SampleLog:
     Args:
         folder: the run folder.
         resume_step: as in `RunLog`: samples of later steps are removed.
+        writes: as in `RunLog`.
     """
 
-    def __init__(self, folder: str | Path, *, resume_step: int | None = None):
+    def __init__(self, folder: str | Path, *, resume_step: int | None = None, writes: bool = True):
         self.folder = Path(folder)
-        self._lines = StepLines(self.folder / SAMPLES_FILE, resume_step)
+        self._lines = StepLines(self.folder / SAMPLES_FILE, resume_step) if writes else None
 
     def write(self, step: int, samples: Sequence[Sample], kind: str = "train") -> None:
         """Keep the samples of a step; `kind` says where they come from, `train` or `eval`."""
@@ -62,12 +63,14 @@ class SampleLog:
             reward = sample.reward
             if reward is not None and not math.isfinite(reward):
                 raise MonitorError(f"A sample's reward must be finite or None, got {reward}.")
-            self._lines.append({"step": step, "kind": kind, **asdict(sample)})
+            if self._lines is not None:
+                self._lines.append({"step": step, "kind": kind, **asdict(sample)})
 
     def close(self) -> None:
         """Close the file and write the page."""
-        self._lines.close()
-        write_markdown(self.folder)
+        if self._lines is not None:
+            self._lines.close()
+            write_markdown(self.folder)
 
 
 def write_markdown(folder: str | Path) -> Path:

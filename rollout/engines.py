@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..models import Decoder, merge_adapters
+import jax
+
+from ..models import Decoder, merge_adapters, several
+from ..registry import ZootomyError
 from .config import RolloutConfig, check_engine
 from .extras import check_extra
 from .transfer import check_backend
@@ -46,11 +49,18 @@ def check_available(config: RolloutConfig) -> None:
     """Refuse what can be known without starting anything: a package, a way for the weights.
 
     Raises:
-        ZootomyError: naming the extra to install, or the setting of the transfer.
+        ZootomyError: naming the extra to install, the setting of the transfer, or, in several
+            processes, the engine to take.
     """
     check_engine(config.engine)
     packages = {"vllm": "vllm", "sglang_jax": "sgl_jax"}
     if config.engine in packages:
+        if several():
+            raise ZootomyError(
+                f"rollout.engine {config.engine!r} samples for one process, and this run has "
+                f"{jax.process_count()}. Set rollout.engine to 'vanilla', which samples on the "
+                "devices of all, or train in one process."
+            )
         check_extra(packages[config.engine])
     apart = config.engine == "sglang_jax" or config.vllm.server_mode
     check_backend(config.transfer, other_process=apart)

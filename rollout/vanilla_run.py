@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import jax
 import numpy as np
 from flax import nnx
 
+from ..models import to_host
 from ..registry import ZootomyError
 from .buckets import fit, power_of_two
 from .scheduler import NARROWER, WORTH_NARROWING, Row, Schedule
@@ -126,13 +126,13 @@ class Run:
 
     def _harvest(self, state: DecodeState) -> list[Finished]:
         """Take finished completions out of their slots."""
-        active, stopped, count, position = jax.device_get(
+        active, stopped, count, position = to_host(
             (state.active, state.stopped, state.count, state.position)
         )
         done = self._schedule.update(active, position, count)
         if not done:
             return []
-        tokens, logps = jax.device_get((state.tokens, state.logps))
+        tokens, logps = to_host((state.tokens, state.logps))
         found = []
         for slot, row in done:
             length = count[slot]

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax.sharding import Mesh, NamedSharding
 
+from ..models import from_host
 from ..registry import ZootomyError
 from .types import Weights
 
@@ -62,7 +63,7 @@ def replace_params(old: nnx.State, weights: Weights) -> nnx.State:
     check_same(given, {path: tuple(array.shape) for path, array in wanted.items()})
 
     # Placed in one call: one an array takes longer than a small model's optimizer step.
-    arrays = jax.device_put(
+    arrays = from_host(
         {name: jnp.asarray(given[name], mine.dtype) for name, mine in wanted.items()},
         {name: mine.sharding for name, mine in wanted.items()},
     )

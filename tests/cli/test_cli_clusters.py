@@ -39,6 +39,36 @@ def test_a_mesh_that_does_not_fit_is_a_sentence(capsys):
     )
 
 
+def test_the_picture_says_which_process_has_which_device(capsys, tmp_path):
+    words = ["show-cluster", "--mesh", "fsdp=4", "--processes", "2"]
+    assert main(words) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("device      0  1  2  3\nprocess     0  0  1  1\nactor      ██ ██ ██ ██")
+    given = "{coordinator: 'node0:1234', processes: 4, process: 1}"
+    (tmp_path / "run.yaml").write_text(f"cluster: {{mesh: data=4}}\ndistributed: {given}\n")
+    assert main(["show-cluster", "--config", str(tmp_path / "run.yaml"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["processes"] == 4
+
+
+@pytest.mark.parametrize(
+    "words, message",
+    [
+        (
+            ["--mesh", "fsdp=4", "--processes", "3"],
+            "4 devices do not deal evenly over 3 processes; each process has the same number.",
+        ),
+        (
+            ["--config", str(EXAMPLES / "disaggregated.yaml"), "--processes", "2"],
+            "The actor's mesh 'fsdp=4' takes 4 of the 8 devices of 2 processes; in several "
+            "processes every role lives on all devices.",
+        ),
+    ],
+)
+def test_devices_that_do_not_fit_the_processes(words, message, capsys):
+    assert main(["show-cluster", *words]) == 2
+    assert capsys.readouterr().err == f"error: {message}\n"
+
+
 def test_meshes_of_roles_by_dotted_names():
     words = [
         "--cluster.role_to_mesh.rollout", "data=2,tensor=2@4", "--cluster.axis_rules.vocab=none",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
+from pathlib import Path
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -11,6 +13,9 @@ import pytest
 from flax import nnx
 from zootomy.clusters import Cluster, ClusterConfig, OptimizerConfig, Sequences
 from zootomy.models import Decoder, ModelConfig, ValueModel
+
+# Helper modules stand beside the tests.
+sys.path.insert(0, str(Path(__file__).parent))
 
 VOCAB, WIDTH = 11, 5
 TINY = ModelConfig(
