@@ -86,6 +86,7 @@ def join_processes(config: DistributedConfig) -> None:
     """
     if not config.several or jax.distributed.is_initialized():
         return
+    _check_early()
     detect = config.coordinator == DETECT
     if not detect and config.process != 0:
         _wait_for_first(config)
@@ -99,11 +100,6 @@ def join_processes(config: DistributedConfig) -> None:
             heartbeat_timeout_seconds=config.heartbeat_timeout + _LATER,
         )
     except (RuntimeError, ValueError) as error:
-        if "must be called before" in str(error):
-            raise ZootomyError(
-                "The processes cannot be joined any more: JAX has devices already. Call "
-                "join_processes before anything else of JAX."
-            ) from error
         if detect:
             raise ZootomyError(
                 f"distributed.coordinator 'auto' finds no cluster here ({_first_line(error)}). "
@@ -114,6 +110,20 @@ def join_processes(config: DistributedConfig) -> None:
             f"{config.coordinator} ({_first_line(error)}). Are all started, and can they reach "
             "process 0 there?"
         ) from error
+
+
+def _check_early() -> None:
+    """Refuse to join where JAX has looked for devices, before anyone is waited for."""
+    try:
+        # Without a coordinator it goes no further than to say so.
+        jax.distributed.initialize(cluster_detection_method="deactivate")
+    except RuntimeError as error:
+        raise ZootomyError(
+            "The processes cannot be joined any more: JAX has devices already. Call "
+            "join_processes before anything else of JAX."
+        ) from error
+    except ValueError:
+        pass
 
 
 def _wait_for_first(config: DistributedConfig) -> None:

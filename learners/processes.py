@@ -33,9 +33,9 @@ def check_same_run(algorithm: Algorithm, config: RunConfig, task: Task) -> None:
         return
     settings = {"algorithm": algorithm.to_dict(), **to_plain(config)}
     del settings["distributed"]
-    check_agree("settings", json.dumps(settings, sort_keys=True))
+    check_agree("settings", json.dumps(settings, sort_keys=True, default=str))
     prompts = [example.prompt for part in (task.train, task.eval) for example in part]
-    check_agree("prompts", json.dumps([prompts, len(task.demonstrations or ())]))
+    check_agree("prompts", json.dumps([prompts, len(task.demonstrations or ())], default=str))
 
 
 def screen_of(console: Console | None) -> Console | None:

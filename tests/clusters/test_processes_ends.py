@@ -83,7 +83,7 @@ def test_an_error_of_one_process_is_told_by_the_others():
 
 
 def test_killed_in_the_middle_of_training(tmp_path):
-    processes = start_training(tmp_path / "run", "--steps", "500", "--samples", "0")
+    processes = start_training(tmp_path / "run", "--steps", "500")
     wait_for_step(tmp_path / "run", 1, processes)
     processes[1].kill()
     ((code, _, error), _), seconds = seconds_to_end(processes)
@@ -96,7 +96,7 @@ def test_killed_in_the_middle_of_training(tmp_path):
 def test_asked_to_stop_all_stop_at_one_step_and_go_on_in_one_process(tmp_path, capsys):
     """SIGTERM comes to process 1; saved by two processes, the run goes on in one, and in two."""
     run, whole = tmp_path / "run", tmp_path / "whole"
-    processes = start_training(run, "--steps", "500", "--samples", "0")
+    processes = start_training(run, "--steps", "500")
     wait_for_step(run, 1, processes)
     processes[1].send_signal(signal.SIGTERM)
     (code, _, error), (other, _, asked) = finish(processes)
@@ -106,12 +106,12 @@ def test_asked_to_stop_all_stop_at_one_step_and_go_on_in_one_process(tmp_path, c
     assert sentence in error
     assert asked == "\nSIGTERM: saving after this step, then leaving\n"
     # Two processes x two devices -> one x four.
-    words = ["--samples", "0", "--resume", "--folder", str(run)]
+    words = ["--resume", "--folder", str(run)]
     assert main(["train", *TINY, *words, "--steps", str(step + 1)]) == 0
     # One x four -> two x two.
-    two = start_training(run, "--steps", str(step + 2), "--samples", "0", "--resume")
+    two = start_training(run, "--steps", str(step + 2), "--resume")
     assert [code for code, _, _ in finish(two)] == [0, 0]
-    words = ["--samples", "0", "--folder", str(whole), "--steps", str(step + 2)]
+    words = ["--folder", str(whole), "--steps", str(step + 2)]
     assert main(["train", *TINY, *words]) == 0
     assert [line["step"] for line in log(run)] == list(range(step + 3))
     for ours, theirs in zip(log(run), log(whole), strict=True):

@@ -23,6 +23,7 @@ FOREIGN = (
     "resume",
     "my-model",
     "data/",
+    "--distributed",
 )
 
 
