@@ -11,15 +11,15 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import load_file
 
-# On four devices, in one process or in two.
 # An evaluation of the shapes of a step, so that there are few programs to compile.
 TINY = f"""
     --task.options.terms 2 --task.train_size 23 --task.eval_size 4 --model.preset tiny
     --task.rewards {Path(__file__).with_name("process_rewards.py")}:low_letters
     --rollout.max_prompt_tokens 4 --rollout.max_new_tokens 3 --batch.full 4 --batch.group_size 2
-    --cluster.micro_rows 4 --cluster.mesh fsdp=4 --optimizer.learning_rate 0.01
+    --cluster.micro_rows 4 --optimizer.learning_rate 0.01
     --evaluation.every 2 --evaluation.samples 2 --evaluation.temperature 1 --samples 1
 """.split()
+FOUR = [*TINY, "--cluster.mesh", "fsdp=4"]
 
 
 def free_port() -> int:
@@ -39,7 +39,7 @@ def start(words, *, devices=2, **environment):
 
 
 def start_training(folder, *words, processes=2, devices=2, own=((), ()), **environment):
-    """The processes of a run; `own` has what only one of them is told."""
+    """The processes of a run, by itself on the devices of all; `own`: told to one of them alone."""
     port = free_port()
     found = []
     for number in range(processes):

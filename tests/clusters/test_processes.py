@@ -1,4 +1,4 @@
-"""Two processes of two devices each train as one process of four does, and write once."""
+"""Two processes of two devices each train as one process does, and write once."""
 
 import jax
 import pytest

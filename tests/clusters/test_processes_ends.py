@@ -6,6 +6,7 @@ import time
 
 import pytest
 from process_kit import (
+    FOUR,
     TINY,
     assert_same_run,
     finish,
@@ -18,6 +19,7 @@ from process_kit import (
 from zootomy.cli import main
 
 pytestmark = pytest.mark.slow
+MESH = FOUR[-2:]
 
 
 def children(*whats, timeout=20):
@@ -96,7 +98,7 @@ def test_killed_in_the_middle_of_training(tmp_path):
 def test_asked_to_stop_all_stop_at_one_step_and_go_on_in_one_process(tmp_path, capsys):
     """SIGTERM comes to process 1; saved by two processes, the run goes on in one, and in two."""
     run, whole = tmp_path / "run", tmp_path / "whole"
-    processes = start_training(run, "--steps", "500")
+    processes = start_training(run, *MESH, "--steps", "500")
     wait_for_step(run, 1, processes)
     processes[1].send_signal(signal.SIGTERM)
     (code, _, error), (other, _, asked) = finish(processes)
@@ -107,12 +109,12 @@ def test_asked_to_stop_all_stop_at_one_step_and_go_on_in_one_process(tmp_path, c
     assert asked == "\nSIGTERM: saving after this step, then leaving\n"
     # Two processes x two devices -> one x four.
     words = ["--resume", "--folder", str(run)]
-    assert main(["train", *TINY, *words, "--steps", str(step + 1)]) == 0
+    assert main(["train", *FOUR, *words, "--steps", str(step + 1)]) == 0
     # One x four -> two x two.
-    two = start_training(run, "--steps", str(step + 2), "--resume")
+    two = start_training(run, *MESH, "--steps", str(step + 2), "--resume")
     assert [code for code, _, _ in finish(two)] == [0, 0]
     words = ["--folder", str(whole), "--steps", str(step + 2)]
-    assert main(["train", *TINY, *words]) == 0
+    assert main(["train", *FOUR, *words]) == 0
     assert [line["step"] for line in log(run)] == list(range(step + 3))
     for ours, theirs in zip(log(run), log(whole), strict=True):
         for name in ("reward/mean", "grad_norm", "completions/mean_length"):
@@ -128,8 +130,8 @@ def test_critic_adapters_and_a_batch_ahead_are_the_same_in_two_processes(tmp_pat
         "--cluster.offload_to_cpu", "critic", "actor.optimizer", "--optimizer.schedule", "linear",
         "--telemetry.trace", "--telemetry.memory", "--checkpoint.every", "1",
     ]  # fmt: skip
-    processes = start_training(two, *words)
-    assert main(["train", *TINY, "--folder", str(one), *words]) == 0
+    processes = start_training(two, *MESH, *words)
+    assert main(["train", *FOUR, "--folder", str(one), *words]) == 0
     results = finish(processes)
     assert [code for code, _, _ in results] == [0, 0], results
     assert_same_run(two, one, but=("memory/",))
