@@ -19,7 +19,8 @@ def main():
     entries = {}
     for file in sys.argv[1:]:
         for name, row in json.loads(Path(file).read_text(encoding="utf-8")).items():
-            entries[name] = row | entries.get(name, {})
+            before = entries.get(name, {})
+            entries[name] = before | {kind: row[kind] for kind in row.keys() - before.keys()}
     kinds = list(dict.fromkeys(kind for row in entries.values() for kind in row))
     lines = [f"| property | {' | '.join(kinds)} |", "|---" * (len(kinds) + 1) + "|"]
     for name, row in entries.items():
