@@ -20,7 +20,7 @@ def main():
     for file in sys.argv[1:]:
         for name, row in json.loads(Path(file).read_text(encoding="utf-8")).items():
             before = entries.get(name, {})
-            entries[name] = before | {kind: row[kind] for kind in row.keys() - before.keys()}
+            entries[name] = before | {k: text for k, text in row.items() if k not in before}
     kinds = list(dict.fromkeys(kind for row in entries.values() for kind in row))
     lines = [f"| property | {' | '.join(kinds)} |", "|---" * (len(kinds) + 1) + "|"]
     for name, row in entries.items():
