@@ -171,17 +171,16 @@ def long_tail(bench: Bench, vocab: int) -> list[Row]:
         **request,
         cache=DEFAULT_CACHE,
     )
-    interleave([ours], 0, [{"seed": 0}])
     size, groups, bounds = cases.shape(vocab), [], []
     for number in range(bench.rounds):
-        interleave([ours], 1, [{"seed": number}], warm=0)
+        interleave([ours], 1, [{"seed": number}])
         if len(ours.answers) <= number:
             break
         lengths = ours.answers[number]["lengths"]
         path = str(cases.write_lengths(bench.work / f"lengths-{number}.json", lengths))
         told = {"lengths": path, "seed": number}
         slow = [default] if number < DEFAULT_ROUNDS else []
-        interleave([*others, *slow], 1, [told], warm=int(number == 0))
+        interleave([*others, *slow], 1, [told])
         grouped = [lengths[i : i + GROUP] for i in range(0, len(lengths), GROUP)]
         work = counts.generation(size, [(PROMPT, one) for one in grouped])
         least = bench.limits(vocab).generation_seconds(size, work, rows=len(lengths))

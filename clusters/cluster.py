@@ -106,6 +106,12 @@ class Cluster:
         """Whether sampling and scoring may run in a thread of their own beside updates."""
         return cast.samples_apart(self.config, self._models, self.engine)
 
+    def compile_ahead(self) -> None:
+        """Compile the optimizers' steps beside what is done until the first update."""
+        for role in TRAINED_ROLES:
+            if role in self._models:
+                self._trained(role).compile_ahead()
+
     def steps(self, role: Role) -> int:
         """Optimizer steps that a role has taken."""
         return self._trained(role).steps

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import jax
@@ -168,6 +169,10 @@ class TrainedModel(RoleModel):
         # checkpoint that is being written), a step must not overwrite them.
         self._params_lent = True
         self._optimizer_lent = False
+        # New parameters of the gradients' dtype take the gradients' memory, so that one program
+        # serves whether the old ones are lent or not.
+        self._replaced = all(p.dtype == jnp.float32 for p in jax.tree.leaves(self.params))
+        self._ahead: Future[Any] | None = None
         self.offload_optimizer = offload_optimizer
         self._park_optimizer()
         self.offload = offload
@@ -213,9 +218,30 @@ class TrainedModel(RoleModel):
         if self.scheduled:
             check_horizon(self.role, self.steps, self.total_steps)
 
+    def compile_ahead(self) -> None:
+        """Compile the optimizer's step in a thread beside what runs now; later calls do nothing.
+
+        It is the largest program of a small model, and nothing of it depends on a batch.
+        """
+        if self._ahead is None and not (self.offload or self.offload_optimizer):
+            pool = ThreadPoolExecutor(1, thread_name_prefix="compile")
+            self._ahead = pool.submit(self._compile_step, self.params, self.optimizer_state)
+            pool.shutdown(wait=False)
+
+    def _compile_step(self, params: Any, optimizer_state: Any) -> None:
+        with self.placement.context():
+            total = jax.eval_shape(self._zeros)
+            self._program().lower(self.optimizer, params, optimizer_state, total).compile()
+
+    def _program(self) -> Any:
+        keep_params = self._params_lent or self._replaced
+        return step_program(keep_params=keep_params, keep_optimizer=self._optimizer_lent)
+
     def step(self, total: Total) -> StepReport:
         """One optimizer step, unless something is not finite."""
-        program = step_program(keep_params=self._params_lent, keep_optimizer=self._optimizer_lent)
+        if self._ahead is not None:
+            self._ahead.result()
+        program = self._program()
         # The optimizer's state comes now and not before, and leaves again at once.
         state = jax.device_put(self.optimizer_state, self.optimizer_shardings)
         params, state, report = program(self.optimizer, self.params, state, total)

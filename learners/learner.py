@@ -151,6 +151,7 @@ class Learner:
                 learner does not move on; earlier mini-batches of the step stay learned.
         """
         began = time.perf_counter()
+        self.cluster.compile_ahead()
         spans = Spans(record=self.on_span)
         states = self.controller_states
         coefficients = {name: state["coefficient"] for name, state in states.items()}

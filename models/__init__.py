@@ -1,7 +1,7 @@
 """Decoder models in Flax NNX, their weights in and out, and log-probabilities of their tokens."""
 
 from .axes import constrain, parameter_axes
-from .cache import KVCache, init_cache, take_rows
+from .cache import KVCache, grow_cache, init_cache, take_rows
 from .config import ModelConfig, RopeConfig
 from .decoder import Decoder
 from .distributions import Distributions, Head, map_distributions
@@ -53,6 +53,7 @@ __all__ = [
     "from_first",
     "from_host",
     "fuse",
+    "grow_cache",
     "has_adapters",
     "head_logits",
     "huggingface_name",

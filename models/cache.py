@@ -60,6 +60,22 @@ def init_cache(config: ModelConfig, batch: int, capacity: int, dtype=jnp.float32
     return KVCache(k=zeros(width, capacity), v=zeros(capacity, width))
 
 
+def grow_cache(cache: KVCache, capacity: int) -> KVCache:
+    """A cache with the same rows and room for more tokens.
+
+    Args:
+        cache: with at most `capacity` slots a row.
+        capacity: slots a row.
+    """
+    more = capacity - cache.capacity
+
+    def pad(stores: tuple[jax.Array, ...], axis: int) -> tuple[jax.Array, ...]:
+        widths = [(0, more if n == axis else 0) for n in range(4)]
+        return tuple(jnp.pad(store, widths) for store in stores)
+
+    return KVCache(k=pad(cache.k, 3), v=pad(cache.v, 2))
+
+
 def take_rows(cache: KVCache, rows: jax.Array) -> KVCache:
     """A cache whose row i is row `rows[i]` of the given one (repeat a prompt, drop done rows).
 

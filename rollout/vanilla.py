@@ -22,7 +22,7 @@ from .vanilla_run import Run
 from .weights import named_params, placed, replace_params
 
 SMALLEST_WIDTH = 16  # prompt tokens
-SMALLEST_READ = 64  # cache slots that attention reads
+SMALLEST_ROOM = 64  # tokens a slot
 
 
 class VanillaEngine:
@@ -48,14 +48,13 @@ class VanillaEngine:
         self.config = config
         self._vocabulary = model.config.vocab_size
         self._widths = ladder(SMALLEST_WIDTH, config.max_prompt_tokens)
-        self._reads = ladder(SMALLEST_READ, total)
+        self._rooms = ladder(SMALLEST_ROOM, total)
         self._slots = slot_ladder(config.max_slots)
         dtype = model.dtype if config.cache_dtype == "model" else jnp.dtype(config.cache_dtype)
         params = placed(nnx.state(model, nnx.Param))
         self._programs = Programs(
             model,
             cache_dtype=dtype,
-            capacity=total,
             max_new_tokens=config.max_new_tokens,
             fused=_on_cpu(params),
         )
@@ -141,7 +140,7 @@ class VanillaEngine:
             truncated=sampling.truncated,
             prefill_tokens=self.config.prefill_tokens,
             widths=self._widths,
-            reads=self._reads,
+            rooms=self._rooms,
         )
         return run.finished()
 

@@ -15,7 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from ..models import Decoder, KVCache, constrain, fuse, head_logits, init_cache, take_rows
+from ..models import Decoder, KVCache, constrain, fuse, head_logits
+from ..models.cache import grow_cache, init_cache, take_rows
 from .sampling import SamplingArrays, row_keys, row_noise, sample
 
 
@@ -105,7 +106,6 @@ class Programs:
     Args:
         model: gives the structure; its weights are not kept.
         cache_dtype: precision of keys and values.
-        capacity: tokens a slot holds, prompt and completion.
         max_new_tokens: T, room for sampled tokens.
         fused: decode with copies of the weights, laid out for short matrix products.
     """
@@ -115,7 +115,6 @@ class Programs:
         model: Decoder,
         *,
         cache_dtype: Any,
-        capacity: int,
         max_new_tokens: int,
         fused: bool,
     ):
@@ -125,27 +124,26 @@ class Programs:
         self._decode_graph = nnx.split(like, nnx.Param, ...)[0]
         self._config = model.config
         self._cache_dtype = cache_dtype
-        self._capacity = capacity
         self._max_new_tokens = max_new_tokens
         self.compiled: Counter[str] = Counter()
         """Programs compiled so far, by name."""
+        self.empty_state = jax.jit(self._empty_state, static_argnames=("slots", "capacity"))
         self.prepare = jax.jit(self._prepare)
         self.read = jax.jit(self._read, static_argnames="chunk")
         self.fill = jax.jit(self._fill, static_argnames="truncated", donate_argnames="state")
+        self.grow = jax.jit(self._grow, static_argnames="capacity")
         self.keep = jax.jit(self._keep)
-        self.decode = jax.jit(
-            self._decode, static_argnames=("attend_to", "truncated"), donate_argnames="state"
-        )
+        self.decode = jax.jit(self._decode, static_argnames="truncated", donate_argnames="state")
 
-    def empty_state(self, slots: int) -> DecodeState:
-        """S slots without a completion."""
+    def _empty_state(self, *, slots: int, capacity: int) -> DecodeState:
+        """S slots without a completion, each with room for `capacity` tokens."""
 
         def filled(value: Any, *shape: int) -> jax.Array:
             return jnp.full((slots, *shape), value)
 
         return spread(
             DecodeState(
-                cache=init_cache(self._config, slots, self._capacity, self._cache_dtype),
+                cache=init_cache(self._config, slots, capacity, self._cache_dtype),
                 token=filled(jnp.int32(0)),
                 position=filled(jnp.int32(0)),
                 count=filled(jnp.int32(0)),
@@ -236,6 +234,11 @@ class Programs:
         )
         return spread(_append(state, prompts.logits[rows], new, call, truncated=truncated))
 
+    def _grow(self, state: DecodeState, *, capacity: int) -> DecodeState:
+        """The state with room for more tokens a slot: prompt and completion."""
+        self.compiled["grow"] += 1
+        return spread(state._replace(cache=grow_cache(state.cache, capacity)))
+
     def _keep(self, state: DecodeState, slots: jax.Array) -> DecodeState:
         """The state of fewer slots: `slots` `[S']` int32 of them."""
         self.compiled["keep"] += 1
@@ -248,17 +251,18 @@ class Programs:
         call: CallArrays,
         free_enough: jax.Array | np.ndarray,
         *,
-        attend_to: int,
         truncated: bool,
     ) -> DecodeState:
-        """Decode until all slots are done, enough are free, or one has filled `attend_to`.
+        """Decode until all slots are done, enough are free, or one is full.
+
+        The whole cache is read, so it should have little more room than is needed: a part of it
+        would be copied before it is read, in every layer and step.
 
         Args:
             weights: as `prepare` gives them.
             state: the slots.
             call: what the call chose.
             free_enough: scalar int32, number of free slots at which to return.
-            attend_to: static; slots of the cache that are read.
             truncated: static; see `sample`.
         """
         self.compiled["decode"] += 1
@@ -267,15 +271,10 @@ class Programs:
         def goes_on(state: DecodeState) -> jax.Array:
             free = jnp.sum(~state.active)
             furthest = jnp.max(jnp.where(state.active, state.position, 0))
-            return state.active.any() & (free < free_enough) & (furthest < attend_to)
+            return state.active.any() & (free < free_enough) & (furthest < state.cache.capacity)
 
         def step(state: DecodeState) -> DecodeState:
-            hidden, cache = model(
-                state.token[:, None],
-                state.position[:, None],
-                cache=state.cache,
-                attend_to=attend_to,
-            )
+            hidden, cache = model(state.token[:, None], state.position[:, None], cache=state.cache)
             state = state._replace(cache=cache)
             logits = head_logits(hidden[:, 0], weights.head)
             return spread(_append(state, logits, state.active, call, truncated=truncated))

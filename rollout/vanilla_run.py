@@ -15,7 +15,7 @@ from .types import Completion, Finished
 from .vanilla_decode import CallArrays, DecodeState, DecodeWeights, Fill, Programs, PromptBatch
 from .weights import mesh_context
 
-HEADROOM = 16  # tokens that a decode program can add, at least, before a wider one takes over
+HEADROOM = 16  # tokens that a slot has room for, at least, when decoding begins
 
 
 class Run:
@@ -30,7 +30,7 @@ class Run:
         truncated: whether top-p or top-k is on.
         prefill_tokens: prompt tokens read in one pass.
         widths: buckets of prompt tokens.
-        reads: buckets of cache slots that attention reads.
+        rooms: buckets of the tokens that a slot has room for.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class Run:
         truncated: bool,
         prefill_tokens: int,
         widths: tuple[int, ...],
-        reads: tuple[int, ...],
+        rooms: tuple[int, ...],
     ):
         self._programs = programs
         self._params = params
@@ -54,14 +54,16 @@ class Run:
         self._truncated = truncated
         self._prefill_tokens = prefill_tokens
         self._widths = widths
-        self._reads = reads
+        self._rooms = rooms
 
     def finished(self) -> Iterator[Finished]:
         """Completions as they end. The device decodes on while the caller looks at them."""
         schedule = self._schedule
         with mesh_context(self._params):
             weights = self._programs.prepare(self._params)
-            state = self._programs.empty_state(schedule.slots)
+            longest = schedule.longest_unread
+            room = self._room(longest, at_least=fit(longest, self._widths))
+            state = self._programs.empty_state(slots=schedule.slots, capacity=room)
         batch: PromptBatch | None = None
         ready: list[Finished] = []
         while schedule.unfinished:
@@ -113,14 +115,20 @@ class Run:
         with mesh_context(self._params):
             return self._programs.fill(state, batch, fill, self._arrays, truncated=self._truncated)
 
+    def _room(self, tokens: int, *, at_least: int = 0) -> int:
+        """Tokens that slots should have room for when the longest holds so many."""
+        return fit(max(tokens + HEADROOM, at_least), self._rooms)
+
     def _decode(self, weights: DecodeWeights, state: DecodeState) -> DecodeState:
+        room = self._room(self._schedule.furthest + 1)
         with mesh_context(self._params):
+            if room > state.cache.capacity:
+                state = self._programs.grow(state, capacity=room)
             return self._programs.decode(
                 weights,
                 state,
                 self._arrays,
                 np.asarray(self._schedule.free_enough, np.int32),
-                attend_to=fit(self._schedule.furthest + 1 + HEADROOM, self._reads),
                 truncated=self._truncated,
             )
 

@@ -7,6 +7,7 @@ import pytest
 from flax import nnx
 from zootomy.models import (
     ModelConfig,
+    grow_cache,
     init_cache,
     make_model,
     parameter_axes,
@@ -133,6 +134,12 @@ def test_ragged_prefill_then_decode_at_true_positions(forward, model):
 def test_rows_of_a_cache_can_be_taken(model):
     tokens, positions = jnp.asarray(draw((2, 4), 9)), jnp.asarray(np.tile(places(4), (2, 1)))
     _, cache = run_cached(model, tokens, positions, init_cache(CONFIG, 2, 6))
+    wider = grow_cache(cache, 9)
+    assert (wider.batch, wider.capacity) == (2, 9)
+    for old, new in ((cache.k[1], wider.k[1][..., :6]), (cache.v[1], wider.v[1][:, :, :6])):
+        np.testing.assert_array_equal(new, old)
+    assert not wider.k[1][..., 6:].any()
+    assert not wider.v[1][:, :, 6:].any()
     taken = take_rows(cache, jnp.array([1, 1, 0]))
     assert (taken.batch, taken.capacity, len(taken.k)) == (3, 6, 2)
     np.testing.assert_array_equal(taken.v[1][0], cache.v[1][1])

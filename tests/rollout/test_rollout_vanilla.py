@@ -203,17 +203,18 @@ def test_rows_wait_for_slots_and_come_out_the_same(engine, model):
     assert few.compilations == {"prepare": 1, "read": 1, "fill": 1, "decode": 1}
 
 
-def test_attention_reads_further_as_rows_grow(trainer, model, monkeypatch):
-    # reads of 8, then of all 22 slots in one call, each row exact across the border
-    monkeypatch.setattr("zootomy.rollout.vanilla.SMALLEST_READ", 8)
+def test_slots_get_more_room_as_rows_grow(trainer, model, monkeypatch):
+    # room for 14 tokens, then for all 22 in one call, each row exact across the border
+    monkeypatch.setattr("zootomy.rollout.vanilla.SMALLEST_ROOM", 14)
     monkeypatch.setattr("zootomy.rollout.vanilla_run.HEADROOM", 1)
     growing = VanillaEngine(CONFIG, model)
-    requests = [Request((9,), n=2), Request((8, 4))]
+    requests = [Request((9,), n=2), Request((8, 4, 1, 6, 2, 7, 3))]
     for request, group in zip(requests, growing.generate(requests, PLAIN, seed=2), strict=True):
         for completion in group:
             want = trainer(request.prompt, completion.tokens)
             np.testing.assert_allclose(completion.logp, want, atol=1e-4)
     assert growing.compilations["decode"] == 2
+    assert growing.compilations["grow"] == 1
 
 
 def test_the_last_rows_move_to_fewer_slots_and_stay_exact(trainer, model, monkeypatch):
@@ -340,7 +341,7 @@ def test_the_engine_keeps_the_protocol(model):
 
 def test_a_half_precision_cache_stays_near(engine, model):
     half = VanillaEngine(dataclasses.replace(CONFIG, cache_dtype="bfloat16"), model)
-    state = half._programs.empty_state(1)
+    state = half._programs.empty_state(slots=1, capacity=4)
     assert state.cache.k[0].dtype == jnp.bfloat16
     requests = REQUESTS[:1]
     first = dataclasses.replace(PLAIN, max_new_tokens=1)
