@@ -33,7 +33,7 @@ def slot_mask(positions: jax.Array, slots: int) -> jax.Array:
 
     Args:
         positions: `[B, S]` int32.
-        slots: number of slots read.
+        slots: number of slots a row.
 
     Returns:
         `[B, S, slots]` bool.
@@ -112,7 +112,7 @@ class Attention(nnx.Module):
             x: `[B, S, D]`.
             cos: rotation of the new tokens, `[B, S, 1, head_dim / 2]`.
             sin: the same shape.
-            mask: `[B, S, slots]`; `slots` is how much of the cache is read.
+            mask: `[B, S, capacity]`, `slot_mask` of the positions.
             k_store: `[B, kv_heads, head_dim, capacity]`.
             v_store: `[B, kv_heads, capacity, head_dim]`.
             positions: `[B, S]` int32.

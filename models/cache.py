@@ -121,16 +121,15 @@ def attend_slots(
         q: `[B, S, heads, head_dim]`; query head h reads key head h // (heads / kv_heads).
         k_store: `[B, kv_heads, head_dim, capacity]`.
         v_store: `[B, kv_heads, capacity, head_dim]`.
-        mask: `[B, S, slots]` bool, True where query s sees slot t, at least one a query; the slots
-            after the first `slots` are not read.
+        mask: `[B, S, capacity]` bool, True where query s sees slot t, at least one a query.
 
     Returns:
         `[B, S, heads, head_dim]` in the dtype of `q`; scores and softmax are float32.
     """
     batch, length, heads, width = q.shape
-    kv_heads, slots = v_store.shape[1], mask.shape[-1]
+    kv_heads = v_store.shape[1]
     grouped = q.reshape(batch, length, kv_heads, heads // kv_heads, width)
-    seen = grouped, k_store[..., :slots], v_store[:, :, :slots], mask
+    seen = grouped, k_store, v_store, mask
     if length == 1:
         out = jax.lax.platform_dependent(*seen, cpu=_attend_by_sums, default=_attend_by_products)
     else:

@@ -130,8 +130,6 @@ class Decoder(nnx.Module):
         positions: jax.Array,
         segments: jax.Array | None = None,
         cache: None = None,
-        *,
-        attend_to: None = None,
     ) -> jax.Array: ...
 
     @overload
@@ -142,7 +140,6 @@ class Decoder(nnx.Module):
         segments: None = None,
         *,
         cache: KVCache,
-        attend_to: int | None = None,
     ) -> tuple[jax.Array, KVCache]: ...
 
     def __call__(
@@ -151,8 +148,6 @@ class Decoder(nnx.Module):
         positions: jax.Array,
         segments: jax.Array | None = None,
         cache: KVCache | None = None,
-        *,
-        attend_to: int | None = None,
     ):
         """Hidden states after the final norm; row t speaks of the token at t + 1.
 
@@ -162,9 +157,8 @@ class Decoder(nnx.Module):
                 also the slot it is written to, so distinct within a row.
             segments: the same shape, int32: packed sequences of a row have different numbers, 0 is
                 padding. None: one sequence a row.
-            cache: what was seen before; a token at position p sees slots 0..p of its row.
-            attend_to: with a cache, read only the first `attend_to` slots (static); the caller
-                promises that no position reaches it.
+            cache: what was seen before; a token at position p sees slots 0..p of its row. All of
+                it is read, so it should have little more room than is needed.
 
         Returns:
             Without a cache `[R, L, D]`; with one `([B, S, D], new cache)`.
@@ -180,9 +174,7 @@ class Decoder(nnx.Module):
         if cache is not None:
             if segments is not None:
                 raise ValueError("segments and cache exclude each other: a cache holds one a row")
-            return self._cached(tokens, positions, cache, attend_to)
-        if attend_to is not None:
-            raise ValueError("attend_to has no meaning without a cache")
+            return self._cached(tokens, positions, cache)
         if segments is None:
             segments = jnp.ones_like(tokens)
         if segments.shape != tokens.shape:
@@ -207,22 +199,19 @@ class Decoder(nnx.Module):
         table = constrain(self.embed_tokens.embedding[...].astype(self.dtype), "vocab")
         return jnp.take(table, tokens, axis=0)
 
-    def _cached(self, tokens, positions, cache, attend_to):
+    def _cached(self, tokens, positions, cache):
         if cache.batch != tokens.shape[0]:
             raise ValueError(f"the cache has {cache.batch} rows, tokens have {tokens.shape[0]}")
         if len(cache.k) != self.config.num_layers:
             raise ValueError(
                 f"the cache has {len(cache.k)} layers, the model {self.config.num_layers}"
             )
-        slots = cache.capacity if attend_to is None else attend_to
-        if not 1 <= slots <= cache.capacity:
-            raise ValueError(f"attend_to must be in 1..{cache.capacity}, got {attend_to}")
         x = constrain(self._embed(tokens), "rows")
         # Looked up in a table that no step computes again: a compiler repeats the cosines of a
         # position in every layer that reads them.
-        table = rope_tables(jnp.arange(slots), self.config.rope, self.config.head_dim)
+        table = rope_tables(jnp.arange(cache.capacity), self.config.rope, self.config.head_dim)
         cos, sin = (jnp.take(x, positions, axis=0, mode="clip") for x in table)
-        mask = slot_mask(positions, slots)
+        mask = slot_mask(positions, cache.capacity)
         keys, values = [], []
         for layer, k_store, v_store in zip(self.layers, cache.k, cache.v, strict=True):
             x, k_store, v_store = layer.cached(x, cos, sin, mask, k_store, v_store, positions)

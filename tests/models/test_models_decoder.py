@@ -38,9 +38,9 @@ def run(model, tokens, positions, segments):
     return model(tokens, positions, segments)
 
 
-@nnx.jit(static_argnames="attend_to")
-def run_cached(model, tokens, positions, cache, attend_to=None):
-    return model(tokens, positions, cache=cache, attend_to=attend_to)
+@nnx.jit
+def run_cached(model, tokens, positions, cache):
+    return model(tokens, positions, cache=cache)
 
 
 @pytest.fixture(scope="module")
@@ -127,7 +127,7 @@ def test_ragged_prefill_then_decode_at_true_positions(forward, model):
     for step in range(3):
         at = lengths + step
         fed = jnp.asarray(tokens[np.arange(2), at][:, None])
-        out, cache = run_cached(model, fed, jnp.asarray(at[:, None]), cache, attend_to=8)
+        out, cache = run_cached(model, fed, jnp.asarray(at[:, None]), cache)
         np.testing.assert_allclose(out[:, 0], whole[np.arange(2), at], atol=1e-4)
 
 
@@ -191,10 +191,6 @@ def test_errors_say_what_was_given(model):
         model(tokens, tokens, tokens, cache=init_cache(CONFIG, 2, 3))
     with pytest.raises(ValueError, match="the cache has 1 rows, tokens have 2"):
         model(tokens, tokens, cache=init_cache(CONFIG, 1, 3))
-    with pytest.raises(ValueError, match=r"attend_to must be in 1..3, got 4"):
-        model(tokens, tokens, cache=init_cache(CONFIG, 2, 3), attend_to=4)
-    with pytest.raises(ValueError, match="attend_to has no meaning without a cache"):
-        model(tokens, tokens, attend_to=2)
     with pytest.raises(ValueError, match="segments must have the shape of tokens"):
         model(tokens, tokens, positions)
     with pytest.raises(ValueError, match=r"Unknown model preset 'huge'\. Known: medium, small"):
