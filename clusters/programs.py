@@ -17,6 +17,8 @@ LossFunction = Callable[[ModelOutputs, Any, Any], tuple[jax.Array, dict[str, Any
 """`(outputs, batch, coefficients) -> (loss, {name: (sum, weight)})`."""
 
 _WHOLE = Split()
+# The step is many small loops: on CPUs they run as fast, and compile in three quarters of the time.
+_QUICK: dict[str, Any] = {"xla_backend_optimization_level": 1}
 
 
 class Total(NamedTuple):
@@ -202,4 +204,9 @@ def step_program(*, keep_params: bool, keep_optimizer: bool) -> Callable[..., An
     donated = ["total"] if keep_params else ["params"]
     if not keep_optimizer:
         donated.append("optimizer_state")
-    return jax.jit(_step, static_argnames=("optimizer",), donate_argnames=donated)
+    return jax.jit(
+        _step,
+        static_argnames=("optimizer",),
+        donate_argnames=donated,
+        compiler_options=_QUICK if jax.default_backend() == "cpu" else None,
+    )

@@ -181,6 +181,28 @@ def test_one_program_a_pass_whatever_the_batch(kit, ragged):
     assert forward._cache_size() <= compiled[1]
 
 
+def test_the_step_is_compiled_once_and_ahead(kit, ragged):
+    compiled = []
+
+    def hear(event, duration, **said):
+        if event == "/jax/core/compile/backend_compile_duration":
+            compiled.append(said["fun_name"])
+
+    cluster = kit.cluster(optimizer=OptimizerConfig(name="sgd", learning_rate=0.123))
+    jax.monitoring.register_event_duration_secs_listener(hear)
+    try:
+        cluster.compile_ahead()
+        cluster.compile_ahead()  # changes nothing
+        cluster._actor._ahead.result()
+        assert compiled.count("jit(_step)") == 1
+        # The first parameters are the given model's too; those of the second step are nobody's.
+        for _ in range(2):
+            kit.update(cluster, ragged)
+    finally:
+        jax.monitoring.unregister_event_duration_listener(hear)
+    assert compiled.count("jit(_step)") == 1
+
+
 def test_update_descends_and_reports(kit, ragged):
     cluster = kit.cluster(optimizer=kit.adam)
     results = [kit.update(cluster, ragged, temperature=0.7) for _ in range(10)]
