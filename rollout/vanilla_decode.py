@@ -131,6 +131,7 @@ class Programs:
         self.prepare = jax.jit(self._prepare)
         self.read = jax.jit(self._read, static_argnames="chunk")
         self.fill = jax.jit(self._fill, static_argnames="truncated", donate_argnames="state")
+        self.grow = jax.jit(self._grow, static_argnames="capacity")
         self.keep = jax.jit(self._keep)
         self.decode = jax.jit(self._decode, static_argnames="truncated", donate_argnames="state")
 
@@ -233,11 +234,9 @@ class Programs:
         )
         return spread(_append(state, prompts.logits[rows], new, call, truncated=truncated))
 
-    def grow(self, state: DecodeState, *, capacity: int) -> DecodeState:
-        """The state with room for more tokens a slot: prompt and completion.
-
-        No program of its own: a pad of the keys and one of the values serve all layers.
-        """
+    def _grow(self, state: DecodeState, *, capacity: int) -> DecodeState:
+        """The state with room for more tokens a slot: prompt and completion."""
+        self.compiled["grow"] += 1
         return spread(state._replace(cache=grow_cache(state.cache, capacity)))
 
     def _keep(self, state: DecodeState, slots: jax.Array) -> DecodeState:

@@ -214,6 +214,7 @@ def test_slots_get_more_room_as_rows_grow(trainer, model, monkeypatch):
             want = trainer(request.prompt, completion.tokens)
             np.testing.assert_allclose(completion.logp, want, atol=1e-4)
     assert growing.compilations["decode"] == 2
+    assert growing.compilations["grow"] == 1
 
 
 def test_the_last_rows_move_to_fewer_slots_and_stay_exact(trainer, model, monkeypatch):
