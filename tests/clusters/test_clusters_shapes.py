@@ -130,6 +130,7 @@ def test_no_shape_and_no_cut_changes_a_result(kit, ragged, monkeypatch):
     found = []
     for shapes, tokens in ((1, 1000), (3, 1000), (1, 11), (1, 22)):
         monkeypatch.setattr(passes, "_CPU_TOKENS", tokens)
+        monkeypatch.setattr(passes, "_CPU_TOKENS_FORWARD", tokens)
         cluster = shaped(kit, shapes)
         logp = cluster.log_probs("actor", ragged, temperature=0.7)["logp"]
         result = kit.update(cluster, ragged)
