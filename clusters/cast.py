@@ -302,3 +302,10 @@ def find_trained(models: Mapping[str, AnyModel], role: str) -> Learning:
         trained = " and ".join(TRAINED_ROLES)
         raise ZootomyError(f"The {role} is not trained; only {trained} are.")
     return model
+
+
+def compile_ahead(models: Mapping[str, AnyModel]) -> None:
+    """Compile the optimizers' steps in threads; see `TrainedModel.compile_ahead`."""
+    for model in models.values():
+        if isinstance(model, TrainedModel):
+            model.compile_ahead()

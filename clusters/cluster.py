@@ -108,9 +108,7 @@ class Cluster:
 
     def compile_ahead(self) -> None:
         """Compile the optimizers' steps beside what is done until the first update."""
-        for role in TRAINED_ROLES:
-            if role in self._models:
-                self._trained(role).compile_ahead()
+        cast.compile_ahead(self._models)
 
     def steps(self, role: Role) -> int:
         """Optimizer steps that a role has taken."""
@@ -308,8 +306,7 @@ class Cluster:
         """The actor's weights to the engine: of adapters only them, where it has the backbone."""
         self._passes.begin(self._actor)
         engine.update_weights(cast.weights_for(engine, self._actor, self._shares), self.version)
-        # From here on all roles are idle.
-        self._passes.begin(None)
+        self._passes.begin(None)  # From here on all roles are idle.
 
     def _model(self, role: str) -> AnyModel:
         return cast.find_model(self._models, role)

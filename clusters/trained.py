@@ -221,9 +221,11 @@ class TrainedModel(RoleModel):
     def compile_ahead(self) -> None:
         """Compile the optimizer's step in a thread beside what runs now; later calls do nothing.
 
-        It is the largest program of a small model, and nothing of it depends on a batch.
+        It is the largest program of a small model, and nothing of it depends on a batch. Roles that
+        wait on the host, and several processes, which compile in step, do without.
         """
-        if self._ahead is None and not (self.offload or self.offload_optimizer):
+        alone = jax.process_count() == 1 and not (self.offload or self.offload_optimizer)
+        if alone and self._ahead is None:
             pool = ThreadPoolExecutor(1, thread_name_prefix="compile")
             self._ahead = pool.submit(self._compile_step, self.params, self.optimizer_state)
             pool.shutdown(wait=False)

@@ -184,7 +184,8 @@ def test_one_program_a_pass_whatever_the_batch(kit, ragged):
 def test_the_step_is_compiled_once_and_ahead(kit, ragged):
     compiled = []
 
-    def hear(event, duration, **said):
+    def hear(event, duration_secs, **said):
+        del duration_secs
         if event == "/jax/core/compile/backend_compile_duration":
             compiled.append(said["fun_name"])
 
