@@ -55,7 +55,8 @@ class Attached:
     """
 
     def __init__(self, name: str):
-        import _posixshmem  # not on Windows, where this package is to import all the same
+        # Not at the top: Windows has none, and this package is to import there all the same.
+        import _posixshmem  # pyright: ignore[reportMissingImports]
 
         handle = _posixshmem.shm_open(f"/{name}", os.O_RDWR, mode=0)
         try:
