@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import tyro
 
 from ..learners.compilation import keep_compilations
+from ..registry import ZootomyError
 from .output import say, say_json
 from .starting import print_help, read_start, wants_help
 
@@ -45,11 +46,12 @@ def show_cluster_from(words: list[str]) -> None:
 
     if wants_help(words):
         print_help(show_cluster, "show-cluster")
-    own = {"mesh": str, "devices": int | None, "processes": int | None, "json": bool}
-    chosen, run, given = read_start(words, own)
-    if given.get("mesh"):
-        run = replace(run, cluster=replace(run.cluster, mesh=given["mesh"]))
+    own = {"devices": int | None, "processes": int | None, "json": bool}
+    chosen, run, given = read_start([_long(word) for word in words], own)
     devices = given.get("devices")
+    for name in ("devices", "processes"):
+        if given.get(name) is not None and given[name] < 1:
+            raise ZootomyError(f"--{name} must be 1 or more, got {given[name]}.")
     seats = seat_roles(chosen, run, devices)
     sizes = explain_sizes(chosen, run, devices)
     processes = given.get("processes", run.distributed.processes)
@@ -59,6 +61,12 @@ def show_cluster_from(words: list[str]) -> None:
         say_json({"roles": roles, "processes": processes, "sizes": sizes.splitlines()})
         return
     say(f"{picture}\n\n{sizes}")
+
+
+def _long(word: str) -> str:
+    """`--mesh` as the setting that it is short for."""
+    key, sign, value = word.partition("=")
+    return f"--cluster.mesh{sign}{value}" if key == "--mesh" else word
 
 
 def evaluate_run(
@@ -79,7 +87,7 @@ def evaluate_run(
         size: held-out prompts, the first of the task's; None: as the run itself was evaluated.
         samples: completions a prompt; None: likewise.
         temperature: of the sampling, 0 is greedy; None: likewise.
-        model: a Hugging Face folder, or RUN/checkpoints/STEP, to examine instead of the run's own.
+        model: a Hugging Face folder, a run, or RUN/checkpoints/STEP, in place of the run's own.
         seed: of the sampling.
         json: print JSON.
     """

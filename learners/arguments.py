@@ -7,14 +7,18 @@ import types
 import typing
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal, Union
+from typing import Any, Union
 
 import yaml
 
 from ..registry import ZootomyError, check_value, closest
+from .settings import entry_kind
 
+# Numbers that YAML of 2005 reads otherwise: 1e-4, without a point, as text, and 010 as 8.
 _EXPONENT = re.compile(r"[+-]?[0-9]+(\.[0-9]*)?[eE][+-]?[0-9]+")
-_SWITCHED = ("true", "false", "none", "null")
+_ZEROS = re.compile(r"[+-]?0[0-9]+")
+_SWITCHED = {"true": True, "false": False}
+_NOTHING = ("none", "null")
 
 
 def take_dotted(words: list[str], prefixes: tuple[str, ...]) -> tuple[list[str], dict[str, Any]]:
@@ -68,7 +72,7 @@ def take_named(words: list[str], name: str) -> tuple[list[str], list[str]]:
         word = left.popleft()
         key, sign, value = word.partition("=")
         if key == f"--{name}":
-            values.append(value if sign else _next(key, left))
+            values.append(value if value else _next(key, deque() if sign else left))
         else:
             rest.append(word)
     return rest, values
@@ -93,29 +97,34 @@ def take_settings(
     Raises:
         ZootomyError: for a name without a value or given twice, or a value that does not fit.
     """
-    mappings = [name for name, kind in kinds.items() if typing.get_origin(kind) is Mapping]
+    each = {name: entry_kind(kind) for name, kind in kinds.items() if _is_mapping(kind)}
+    opened = tuple(name for name, kind in each.items() if kind is None)
+    parted = tuple(name for name, kind in each.items() if kind is not None)
     rest: list[str] = []
     taken: dict[str, Any] = {}
     left = deque(words)
     while left:
         word = left.popleft()
         key, sign, text = word.partition("=")
-        name = _name(key)
+        name = _name(key, parted)
         given = [text] if sign else []
         if not key.startswith("--"):
             rest.append(word)
             continue
-        if _matches(name, tuple(mappings)):
+        if _matches(name, opened):
             value = _parse(key, given[0] if sign else _next(key, left))
-            if name in mappings:
+            if name in opened:
                 raise ZootomyError(
                     f"{key} is set entry by entry, as in {key}.NAME VALUE; got {value!r}."
                 )
-        elif name in kinds:
-            kind = kinds[name]
+        elif (kind := _kind_of(name, kinds, each)) is not None:
             value = _read(key, kind, given or _following(key, kind, left))
-        elif bool in _members(kinds.get(_positive(name))) and not sign:
+        elif bool in _members(_kind_of(_positive(name), kinds, each)) and not sign:
             name, value = _positive(name), False
+        elif _matches(name, parted):
+            mapping = name.partition(".")[0]
+            fields = ", ".join(typing.get_type_hints(each[mapping]))
+            raise ZootomyError(f"--{mapping} is set as --{mapping}.NAME.SETTING, of {fields}.")
         else:
             rest.append(word)
             continue
@@ -123,6 +132,19 @@ def take_settings(
             raise ZootomyError(f"{key} is given twice.")
         taken[name] = value
     return rest, taken
+
+
+def _is_mapping(kind: Any) -> bool:
+    return typing.get_origin(kind) is Mapping
+
+
+def _kind_of(name: str, kinds: Mapping[str, Any], each: Mapping[str, Any]) -> Any:
+    """The type of a setting, also of one such as `reward_models.NAME.clip`; None: there is none."""
+    mapping, _, rest = name.partition(".")
+    entry, _, field = rest.partition(".")
+    if entry and field and each.get(mapping) is not None:
+        return typing.get_type_hints(each[mapping]).get(field)
+    return None if name in each else kinds.get(name)
 
 
 def refuse_rest(words: Sequence[str], known: Iterable[str]) -> None:
@@ -159,9 +181,16 @@ def refuse_twice(words: list[str]) -> None:
         given.add(_positive(_name(key)))
 
 
-def _name(key: str) -> str:
-    """An option as settings are named: with underscores, and no dashes in front."""
-    return key.removeprefix("--").replace("-", "_")
+def _name(key: str, parted: tuple[str, ...] = ()) -> str:
+    """An option as settings are named: with underscores, and no dashes in front.
+
+    The names of entries in the mappings `parted` stay as they are.
+    """
+    word = key.removeprefix("--")
+    name = word.replace("-", "_")
+    if not _matches(name, parted):
+        return name
+    return ".".join([name.split(".")[0], *word.split(".")[1:2], *name.split(".")[2:]])
 
 
 def _positive(name: str) -> str:
@@ -183,11 +212,8 @@ def _guess(name: str, known: set[str]) -> str:
 
 def _members(kind: Any) -> tuple[Any, ...]:
     """The types that a union allows; a type alone is the one."""
-    return (
-        typing.get_args(kind)
-        if isinstance(kind, types.UnionType) or typing.get_origin(kind) is Union
-        else (kind,)
-    )
+    union = isinstance(kind, types.UnionType) or typing.get_origin(kind) is Union
+    return typing.get_args(kind) if union else (kind,)
 
 
 def _following(key: str, kind: Any, left: deque[str]) -> list[str]:
@@ -198,7 +224,7 @@ def _following(key: str, kind: Any, left: deque[str]) -> list[str]:
             found.append(left.popleft())
         return found
     if bool in _members(kind):
-        return [left.popleft()] if left and left[0].lower() in _SWITCHED else ["true"]
+        return [left.popleft()] if left and not left[0].startswith("--") else ["true"]
     return [_next(key, left)]
 
 
@@ -209,12 +235,19 @@ def _read(key: str, kind: Any, texts: list[str]) -> Any:
         if typing.get_origin(member) is tuple:
             element = typing.get_args(member)[0]
             parts = [part.strip() for text in texts for part in text.split(",") if part.strip()]
+            if len(parts) == 1 and parts[0].lower() in _NOTHING:
+                return ()
             return tuple(_read(key, element, [part]) for part in parts)
     (text,) = texts
-    if type(None) in members and text.lower() in ("none", "null"):
+    word = text.strip().lower()
+    if word in _NOTHING and type(None) in members:
         return None
-    words = str in members or any(typing.get_origin(member) is Literal for member in members)
-    return check_value(text if words else _parse(key, text), kind, _name(key))
+    if not word and str not in members:
+        raise ZootomyError(f"{key} needs a value, as in {key} VALUE.")
+    if bool in members and word in _SWITCHED:
+        return _SWITCHED[word]
+    # Numbers are read by `check_value`, in base 10.
+    return check_value(text, kind, _name(key))
 
 
 def _next(key: str, left: deque[str]) -> str:
@@ -234,8 +267,9 @@ def _parse(key: str, text: str) -> Any:
     except yaml.YAMLError as error:
         raise ZootomyError(f"{key} {text!r} is not YAML: {error}") from error
     if isinstance(value, str) and _EXPONENT.fullmatch(value):
-        # YAML of 2005 takes 1e-4, without a point, for text.
         return float(value)
+    if _ZEROS.fullmatch(text):
+        return int(text)
     if isinstance(value, str) and "," in value and "." not in key:
         return [part.strip() for part in value.split(",")]
     return value

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 from typing import Literal
@@ -78,8 +79,8 @@ class CriticConfig:
                 "critic.coef has no effect on a critic with a backbone of its own; set "
                 "critic.shared, or the learning rate of critic_optimizer."
             )
-        if not self.coef > 0:
-            raise ZootomyError(f"critic.coef must be above 0, got {self.coef}.")
+        if not 0 < self.coef < math.inf:
+            raise ZootomyError(f"critic.coef must be a number above 0, got {self.coef}.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,6 +128,8 @@ class RewardModelConfig:
         """
         if self.clip is not None and not self.clip > 0:
             raise ZootomyError(f"{setting}.clip must be above 0 or null, got {self.clip}.")
+        if not math.isfinite(self.weight):
+            raise ZootomyError(f"{setting}.weight must be a finite number, got {self.weight}.")
         if self.path:
             return
         if not optional:

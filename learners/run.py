@@ -43,6 +43,7 @@ from .sources import (
     model_options,
     reading,
     roles_of,
+    with_pinned_scorers,
 )
 from .telemetry import Telemetry
 from .warmup import warm_up
@@ -100,6 +101,7 @@ def _train(
     algorithm: Algorithm, config: RunConfig, resume: bool, console: Console | None
 ) -> RunResult:
     keep_compilations()
+    config = with_pinned_scorers(config)
     folder = Path(config.folder)
     algorithm = algorithm.resolve_length(config.rollout.max_new_tokens)
     algorithm, note = recommend_correction(algorithm, config.rollout)
@@ -261,7 +263,7 @@ def evaluate_folder(
         raise ZootomyError(f"{str(folder)!r} is no run folder: it has no {CONFIG_FILE}.")
     _, config = read_yaml(folder / CONFIG_FILE)
     path = Path(model_path) if model_path else folder / MODEL_FOLDER
-    if not path.is_dir():
+    if not path.is_dir() and not model_path:
         raise ZootomyError(
             f"{str(folder)!r} holds no trained weights yet: the run has not finished. Resume it, "
             f"or name a model with --model."

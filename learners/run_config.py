@@ -152,6 +152,17 @@ def without_engine(config: RunConfig) -> RunConfig:
     return dataclasses.replace(config, rollout=rollout)
 
 
+class _Loader(yaml.SafeLoader):
+    """The safe loader, which refuses a name that a mapping has twice."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        names = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+        for name in names:
+            if names.count(name) > 1:
+                raise yaml.YAMLError(f"{name!r} stands twice in one mapping")
+        return super().construct_mapping(node, deep)
+
+
 def write_yaml(path: str | Path, algorithm: Algorithm, config: RunConfig) -> None:
     """Write a run's algorithm and config, every value of them, as YAML.
 
@@ -182,7 +193,7 @@ def read_yaml(path: str | Path) -> tuple[Algorithm, RunConfig]:
     if not file.is_file():
         raise ZootomyError(f"There is no config file {str(path)!r}.")
     try:
-        data = yaml.safe_load(file.read_text(encoding="utf-8")) or {}
+        data = yaml.load(file.read_text(encoding="utf-8"), _Loader) or {}
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ZootomyError(f"{str(path)!r} is not YAML: {error}") from error
     if not isinstance(data, Mapping):
@@ -204,5 +215,7 @@ def _algorithm(data: Any) -> Algorithm:
         raise ZootomyError(f"algorithm must be a name or a mapping of slots, got {data!r}.")
     if "base" in data:
         changes = {key: value for key, value in data.items() if key != "base"}
+        if not isinstance(data["base"], str):
+            raise ZootomyError(f"algorithm.base must be a name, got {data['base']!r}.")
         return named_algorithm(data["base"]).override(changes)
     return Algorithm.from_dict(data)

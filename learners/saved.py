@@ -140,7 +140,7 @@ def source_config(path: str | Path, *, scalar: bool = False) -> ModelConfig:
         scalar: a folder is that of a sequence classifier.
     """
     saved = find_saved(path)
-    return load_config(path, scalar=scalar) if saved is None else _config(saved)
+    return load_config(path, scalar=scalar) if saved is None else _config(saved, critic=scalar)
 
 
 def is_folder(path: str) -> bool:
@@ -158,6 +158,14 @@ def origin(path: str) -> str:
         return path
     file = run / CONFIG_FILE
     return origin(read_yaml(file)[1].model.path) if file.is_file() else ""
+
+
+def pinned(path: str) -> str:
+    """The checkpoint that a run folder stands for at present; other paths as they are."""
+    if not path or _run_of(path) != Path(path):
+        return path
+    saved = find_saved(path)
+    return path if saved is None else str(saved.folder)
 
 
 def load_policy(path: str | Path, **options: Any) -> Decoder:
@@ -203,7 +211,7 @@ def load_scalar(path: str | Path, kind: type[Scalar], **options: Any) -> Scalar:
         return load_scalar_model(path, kind, **options)
     names, place = stored_arrays(saved.folder), options.get("place")
     if f"{_CRITIC}score.kernel" in names:
-        model = _abstract(kind, _config(saved), options)
+        model = _abstract(kind, _config(saved, critic=True), options)
         return _filled(model, saved, _CRITIC, place)
     if f"{_ACTOR}score.kernel" not in names:
         roles = ", ".join(sorted({name.split(".")[0] for name in names}))
@@ -223,7 +231,10 @@ def _prefix(saved: Saved) -> str:
     return _SHARED if shared else _ACTOR
 
 
-def _config(saved: Saved) -> ModelConfig:
+def _config(saved: Saved, *, critic: bool = False) -> ModelConfig:
+    """Sizes of a run's actor, or of its critic, which may have come from a folder of its own."""
+    if critic and saved.config.critic.path:
+        return source_config(saved.config.critic.path, scalar=True)
     if saved.source:
         return source_config(saved.source)
     vocabulary = stored_arrays(saved.folder)[f"{_prefix(saved)}{_EMBEDDING}"].shape[0]

@@ -36,6 +36,7 @@ def with_settings(config: Config, changes: Mapping[str, Any]) -> Config:
     Raises:
         ZootomyError: as the dataclasses do.
     """
+    hints = typing.get_type_hints(type(config))
     parts: dict[str, dict[str, Any]] = {}
     values: dict[str, Any] = {}
     for name, value in changes.items():
@@ -45,7 +46,7 @@ def with_settings(config: Config, changes: Mapping[str, Any]) -> Config:
         else:
             values[first] = value
     for first, inner in parts.items():
-        before, each = vars(config)[first], _kind_of_entries(type(config), first)
+        before, each = vars(config)[first], entry_kind(hints[first])
         if each is not None:
             values[first] = _with_entries(each, before, inner, first)
         elif isinstance(before, Mapping):
@@ -55,9 +56,8 @@ def with_settings(config: Config, changes: Mapping[str, Any]) -> Config:
     return dataclasses.replace(config, **values)  # pyright: ignore[reportArgumentType]
 
 
-def _kind_of_entries(kind: type[Any], name: str) -> type[Any] | None:
-    """The dataclass that the entries of a field are, which is a mapping of such; else None."""
-    hint = typing.get_type_hints(kind)[name]
+def entry_kind(hint: Any) -> type[Any] | None:
+    """The dataclass that the entries of a mapping are, by the mapping's type; None for others."""
     if typing.get_origin(hint) is not Mapping:
         return None
     each = typing.get_args(hint)[1]
@@ -114,12 +114,15 @@ def from_plain(kind: type[Config], data: Any, where: str = "") -> Config:
     values = {}
     for key, value in data.items():
         path = f"{where}.{key}" if where else str(key)
+        if str(key).partition(".")[0] in fields and "." in str(key):
+            first, _, rest = str(key).partition(".")
+            raise ZootomyError(f"Settings are nested in a file: {first}: {{{rest}: {value}}}.")
         if key not in fields:
             raise unknown_name(f"setting of {where or 'a run'}:", key, fields)
         hint = hints[key]
         if dataclasses.is_dataclass(hint) and isinstance(hint, type):
             values[key] = from_plain(hint, value, path)
-        elif (each := _kind_of_entries(kind, key)) is not None:
+        elif (each := entry_kind(hint)) is not None:
             if not isinstance(value, Mapping):
                 raise ZootomyError(f"{path} must be a mapping of names, got {value!r}.")
             values[key] = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, Literal
 
 import jax.numpy as jnp
@@ -17,7 +18,7 @@ from ..registry import ZootomyError
 from .algorithm import Algorithm
 from .role_config import RewardModelConfig
 from .run_config import RunConfig
-from .saved import load_policy, load_scalar
+from .saved import load_policy, load_scalar, pinned
 from .seeds import derive_seed
 
 
@@ -118,6 +119,27 @@ def make_reward_models(config: RunConfig) -> RewardModel | dict[str, RewardModel
     if not found:
         return None
     return found if config.reward_models else found[REWARD_MODEL]
+
+
+def with_pinned_scorers(config: RunConfig) -> RunConfig:
+    """The settings with a checkpoint in place of each run folder that is to score.
+
+    A reward model is no part of a checkpoint, and which of a run's own is the newest may change
+    before this run is resumed.
+
+    Raises:
+        ZootomyError: if such a run has no whole checkpoint.
+    """
+
+    def pin(name: str, model: RewardModelConfig) -> RewardModelConfig:
+        with reading(scorer_setting(config, name)):
+            return replace(model, path=pinned(model.path))
+
+    return replace(
+        config,
+        reward_model=pin(REWARD_MODEL, config.reward_model),
+        reward_models={name: pin(name, model) for name, model in config.reward_models.items()},
+    )
 
 
 def scorer_setting(config: RunConfig, name: str) -> str:

@@ -7,7 +7,7 @@ import math
 import numbers
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -118,6 +118,8 @@ def type_text(annotation: Any) -> str:
         return " or ".join(repr(choice) for choice in typing.get_args(annotation))
     if annotation is BlockSpec:
         return "a block"
+    if origin is Mapping:
+        return "a mapping"
     if isinstance(annotation, type) and origin is None:
         return annotation.__name__
     return str(annotation).replace("typing.", "")
@@ -163,6 +165,8 @@ def _fit(value: Any, annotation: Any) -> tuple[Any, bool]:
         return _fit_tuple(value, typing.get_args(annotation))
     if annotation is Any:
         return value, True
+    if origin is Mapping:
+        return value, isinstance(value, Mapping)
     if annotation is None or annotation is type(None):
         return value, value is None
     if annotation is float:

@@ -229,8 +229,29 @@ def test_a_config_file_is_the_starting_point_and_the_command_line_goes_before_it
             "error: batch.mini must divide batch.full: 6 prompts cannot be cut into mini-batches "
             "of 4. Use 2 or 3.\n",
         ),
-        (["train", "--steps", "1,2"], "error: steps must be int, got ['1', '2'] (list).\n"),
+        (["train", "--steps", "1,2"], "error: steps must be int, got '1,2' (str).\n"),
         (["train", "--steps", "many"], "error: steps must be int, got 'many' (str).\n"),
+        (["train", "--steps", ""], "error: --steps needs a value, as in --steps VALUE.\n"),
+        (["train", "--config="], "error: --config needs a value, as in --config VALUE.\n"),
+        (
+            ["train", "--critic.shared", "yes"],
+            "error: critic.shared must be bool, got 'yes' (str).\n",
+        ),
+        (["train", "--critic.coef", "inf", "--critic.shared"], "error: critic.coef must be a num"),
+        (
+            ["train", "--reward_models.judge", "runs/x"],
+            "error: --reward_models is set as --reward_models.NAME.SETTING, of path, weight, "
+            "normalize, clip.\n",
+        ),
+        (
+            ["train", "--reward_models.judge-2.path", "x"],
+            "error: reward_models.judge-2: a reward model's name has letters, digits and _ only",
+        ),
+        (
+            ["show-cluster", "--mesh", "fsdp=2", "--cluster.mesh", "fsdp=4"],
+            "error: --cluster.mesh is given twice.\n",
+        ),
+        (["show-cluster", "--devices", "0"], "error: --devices must be 1 or more, got 0.\n"),
         (["train", "--steps"], "error: --steps needs a value, as in --steps VALUE.\n"),
         (
             ["train", "--model.dtype", "float16"],
@@ -308,6 +329,22 @@ def test_a_slot_outside_of_the_algorithm(capsys, tmp_path):
         "error: policy_loss is a slot of the algorithm and stands under it in a file, as in "
         "algorithm: {base: grpo, policy_loss: ...}.\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("task:\n  options:\n", "error: task.options must be a mapping, got None (NoneType).\n"),
+        ("algorithm: {base: 3}\n", "error: algorithm.base must be a name, got 3.\n"),
+        ("steps: 5\nsteps: 6\n", "error: 'run.yaml' is not YAML: 'steps' stands twice in one "),
+        ("model.path: x\n", "error: Settings are nested in a file: model: {path: x}.\n"),
+    ],
+)
+def test_a_config_file_with_a_mistake(capsys, tmp_path, monkeypatch, text, message):
+    monkeypatch.chdir(tmp_path)
+    Path("run.yaml").write_text(text)
+    code, _, err = run(capsys, "train", "--config", "run.yaml")
+    assert (code, err[: len(message)]) == (2, message)
 
 
 def test_a_config_file_of_bytes(capsys, tmp_path):

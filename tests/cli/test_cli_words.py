@@ -61,6 +61,25 @@ def test_tuples_take_several_words_or_commas(words):
     assert run.steps == 3
 
 
+def test_numbers_are_decimal():
+    """YAML 1.1 reads 010 as 8."""
+    assert settings("--steps", "010").steps == 10
+    assert settings("--task.options.terms", "03").task.options == {"terms": 3}
+
+
+def test_no_entries():
+    assert settings("--cluster.offload_to_cpu", "none").cluster.offload_to_cpu == ()
+    assert settings("--cluster.offload_to_cpu=").cluster.offload_to_cpu == ()
+
+
+def test_settings_of_entries_have_types_too():
+    words = ["--reward_models.judge.path", "3", "--reward_models.judge.normalize"]
+    judge = settings(*words, "--reward_models.judge.clip", "none").reward_models["judge"]
+    assert (judge.path, judge.normalize, judge.clip) == ("3", True, None)
+    off = settings(*words[:2], "--reward_models.judge.no-normalize").reward_models["judge"]
+    assert off.normalize is False
+
+
 def test_settings_are_checked_as_they_end_up():
     """Mini-batches of 3 do not fit the 32 prompts on the way there: only the end counts."""
     run = settings("--batch.mini", "3", "--batch.full", "6")

@@ -22,7 +22,15 @@ from zootomy.learners.role_config import (
 from zootomy.learners.run import evaluate_folder, train
 from zootomy.learners.run_config import CheckpointConfig
 from zootomy.learners.saved import find_saved, load_policy, load_scalar, origin, source_config
-from zootomy.models import LoraConfig, ValueModel, load_model, named_arrays
+from zootomy.models import (
+    PRESETS,
+    LoraConfig,
+    RewardModel,
+    ValueModel,
+    load_model,
+    named_arrays,
+    save_model,
+)
 
 
 def same(model, folder: Path):
@@ -79,6 +87,36 @@ def test_every_role_from_a_checkpoint(uninterrupted, tmp_path):
     changes = {"size": 4}
     found = evaluate_folder(uninterrupted, changes, source, seed=0)
     assert found.keys() == evaluate_folder(uninterrupted, changes, "", seed=0).keys()
+
+
+def test_a_critic_of_other_sizes_than_the_actor(tmp_path):
+    """The run's critic comes from a folder with narrower layers; it is read back as it is."""
+    narrow = replace(PRESETS["tiny"], vocab_size=17, intermediate_size=24)
+    save_model(RewardModel(narrow, rngs=nnx.Rngs(0)), tmp_path / "narrow")
+    run = replace(
+        config(tmp_path / "run", steps=1), critic=CriticConfig(path=str(tmp_path / "narrow"))
+    )
+    train(ALGORITHM, run, console=QUIET)
+    critic = load_scalar(str(tmp_path / "run"), ValueModel)
+    assert critic.backbone.layers[0].mlp.gate_proj.kernel.shape[1] == 24
+    assert source_config(tmp_path / "run", scalar=True).intermediate_size == 24
+    assert source_config(tmp_path / "run").intermediate_size != 24
+
+
+def test_who_scores_stays_the_same_when_its_run_goes_on(copied, tmp_path):
+    def scored(steps):
+        judge = {"judge": RewardModelConfig(path=str(copied))}
+        return replace(config(tmp_path / "scored", steps=steps), reward_models=judge)
+
+    train(z.algorithm("rloo"), scored(1), console=QUIET)
+    text = (tmp_path / "scored" / "run.yaml").read_text()
+    assert f"path: {copied}/checkpoints/5\n" in text
+    (copied / "checkpoints" / "5").rename(copied / "checkpoints" / "6")
+    with pytest.raises(z.ZootomyError) as caught:
+        train(z.algorithm("rloo"), scored(2), resume=True, console=QUIET)
+    assert f"reward_models.judge.path: {copied}/checkpoints/5 → {copied}/checkpoints/6" in str(
+        caught.value
+    )
 
 
 def test_a_run_with_adapters_and_a_shared_critic(tmp_path):
