@@ -89,7 +89,7 @@ def test_the_roles_that_they_play():
         ),
         (
             {"critic": {"shared": True, "coef": 0}},
-            "critic.coef must be above 0, got 0.0.",
+            "critic.coef must be a number above 0, got 0.0.",
         ),
         (
             {"critic": {"fresh_head": True}},

@@ -114,9 +114,8 @@ def test_who_scores_stays_the_same_when_its_run_goes_on(copied, tmp_path):
     (copied / "checkpoints" / "5").rename(copied / "checkpoints" / "6")
     with pytest.raises(z.ZootomyError) as caught:
         train(z.algorithm("rloo"), scored(2), resume=True, console=QUIET)
-    assert f"reward_models.judge.path: {copied}/checkpoints/5 → {copied}/checkpoints/6" in str(
-        caught.value
-    )
+    was, now = f"{copied}/checkpoints/5", f"{copied}/checkpoints/6"
+    assert f"  reward_models.judge.path: {was!r} → {now!r}\n" in str(caught.value)
 
 
 def test_a_run_with_adapters_and_a_shared_critic(tmp_path):
