@@ -16,7 +16,7 @@ import statistics
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -73,6 +73,23 @@ class Clock:
 
         return timed
 
+    def around_each(
+        self, name: str, function: Callable[..., Iterable[Any]]
+    ) -> Callable[..., Iterator[Any]]:
+        """The same generator function, with the time until each item is there under a name."""
+
+        def timed(*arguments: Any, **options: Any) -> Iterator[Any]:
+            items = iter(function(*arguments, **options))
+            while True:
+                began = time.perf_counter()
+                item = next(items, None)
+                self.seconds[name] += time.perf_counter() - began
+                if item is None:
+                    return
+                yield item
+
+        return timed
+
     def take(self) -> dict[str, float]:
         """The times since the last call."""
         taken, self.seconds = dict(self.seconds), defaultdict(float)
@@ -89,7 +106,10 @@ def configured(arguments: Arguments, folder: Path) -> tuple[z.Algorithm, RunConf
     config = replace(
         config, rollout=rollout, batch=batch, steps=arguments.steps + 3, folder=str(folder)
     )
-    return algorithm, replace(config, evaluation=replace(config.evaluation, every=0))
+    # Nothing is evaluated, so no checkpoint has a score to be kept by.
+    checkpoint = replace(config.checkpoint, keep_best=0)
+    evaluation = replace(config.evaluation, every=0)
+    return algorithm, replace(config, evaluation=evaluation, checkpoint=checkpoint)
 
 
 def measured(size: str, arguments: Arguments, folder: Path) -> dict[str, Any]:
@@ -113,7 +133,7 @@ def measured(size: str, arguments: Arguments, folder: Path) -> dict[str, Any]:
     try:
         learner = build_learner(algorithm, config, task, model)
         engine = learner.collector.engine
-        engine.generate = clock.around("sampling", engine.generate)  # type: ignore[method-assign]
+        engine.stream = clock.around_each("sampling", engine.stream)
         records = list(steps(learner, config, clock, folder))
     finally:
         passes.forward, passes.accumulate, TrainedModel.step = original  # type: ignore
