@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from queue import SimpleQueue
 from threading import Thread
 
-from .types import Finished, Request, RolloutEngine, SamplingParams, StreamingEngine
+from .types import Completion, Finished, Request, RolloutEngine, SamplingParams, StreamingEngine
 
 
 def stream(
@@ -34,6 +34,16 @@ def stream(
     for request, group in enumerate(engine.generate(requests, sampling, seed)):
         for index, completion in enumerate(group):
             yield Finished(request, index, completion)
+
+
+def in_groups(items: Iterable[Finished], requests: Sequence[Request]) -> list[list[Completion]]:
+    """What `generate` returns, of completions in the order in which they end."""
+    found: list[dict[int, Completion]] = [{} for _ in requests]
+    for request, index, completion in items:
+        found[request][index] = completion
+    return [
+        [group[i] for i in range(request.n)] for request, group in zip(requests, found, strict=True)
+    ]
 
 
 def in_background(

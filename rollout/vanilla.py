@@ -16,6 +16,7 @@ from .checks import CLOSED, OWN_NOISE, SEED, check_positions, check_requests
 from .config import RolloutConfig
 from .sampling import sampling_arrays
 from .scheduler import Schedule
+from .streaming import in_groups
 from .types import Completion, Finished, Request, SamplingParams, Weights, whole_number
 from .vanilla_decode import CallArrays, Programs
 from .vanilla_run import Run
@@ -91,13 +92,7 @@ class VanillaEngine:
             ZootomyError: a wrong prompt or stop id, a longer completion than the engine was made
                 for, weights that are gone, or a model that gives NaN.
         """
-        found: list[dict[int, Completion]] = [{} for _ in requests]
-        for request, index, completion in self._run(requests, sampling, seed, early=False):
-            found[request][index] = completion
-        return [
-            [group[i] for i in range(request.n)]
-            for request, group in zip(requests, found, strict=True)
-        ]
+        return in_groups(self._run(requests, sampling, seed, early=False), requests)
 
     def stream(
         self, requests: Sequence[Request], sampling: SamplingParams, seed: int | None = None

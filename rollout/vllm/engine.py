@@ -14,7 +14,7 @@ from ...registry import ZootomyError
 from ..checks import CLOSED, check_positions, check_requests
 from ..config import RolloutConfig
 from ..extras import import_extra
-from ..streaming import in_background
+from ..streaming import in_background, in_groups
 from ..transfer import Delivery, Direct, SharedMemory, TransferError
 from ..types import Completion, Finished, Request, SamplingParams, Weights, whole_number
 from ..weights import check_same, named_params
@@ -119,13 +119,7 @@ class VllmEngine:
         Raises:
             ZootomyError: a wrong prompt or setting, no weights yet, or a failure inside vLLM.
         """
-        found: list[dict[int, Completion]] = [{} for _ in requests]
-        for request, index, completion in self._finished(requests, sampling, seed, Event()):
-            found[request][index] = completion
-        return [
-            [group[i] for i in range(request.n)]
-            for request, group in zip(requests, found, strict=True)
-        ]
+        return in_groups(self._finished(requests, sampling, seed, Event()), requests)
 
     def stream(
         self, requests: Sequence[Request], sampling: SamplingParams, seed: int | None = None
