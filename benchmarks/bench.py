@@ -4,7 +4,7 @@
 runs it with the environments that are there. Everyone gets the same model, prompts and lengths,
 takes turns in one call, and computes alone: the others are stopped meanwhile.
 
-    python benchmarks/bench.py                              # about twelve minutes on two cores
+    python benchmarks/bench.py                              # about twenty-five minutes on two cores
     python benchmarks/bench.py --only generation,train --peers tunix
     python benchmarks/bench.py --quick                      # small vocabulary, few rounds
 """
