@@ -4,29 +4,37 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import tyro
 
 from . import commands
-from .learners.arguments import refuse_twice, take_named
+from .learners.arguments import take_named
 from .learners.stopping import RunStopped
-from .registry import ZootomyError, load_plugin
+from .registry import ZootomyError, load_plugin, unknown_name
 
 USER_ERROR = 2
 # As `EX_TEMPFAIL` in sysexits.h: try again, which is what a scheduler does with `--resume`.
 SAVED = 75
 INTERRUPTED = 130
 
-app = tyro.extras.SubcommandApp()
-app.command(name="list")(commands.list_names)
-app.command(commands.show)
-app.command(commands.diff)
-app.command(commands.find)
-app.command(commands.train)
-app.command(name="show-cluster")(commands.show_cluster)
-app.command(name="eval")(commands.evaluate_run)
-app.command(commands.bench)
+# Each by its name; tyro writes the help, and the words are read by name, as in a YAML file.
+COMMANDS: dict[str, Callable[..., None]] = {
+    "list": commands.list_names,
+    "show": commands.show,
+    "diff": commands.diff,
+    "find": commands.find,
+    "train": commands.train,
+    "show-cluster": commands.show_cluster,
+    "eval": commands.evaluate_run,
+    "bench": commands.bench,
+}
+# What reads the words of those that take the settings of a run.
+READERS: dict[str, Callable[[list[str]], None]] = {
+    "train": commands.train_from,
+    "show-cluster": commands.show_cluster_from,
+    "eval": commands.evaluate_from,
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -42,15 +50,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
         given = _load_plugins(given)
-        if given[:1] == ["train"]:
-            commands.train_from(given[1:])
-        elif given[:1] == ["show-cluster"]:
-            commands.show_cluster_from(given[1:])
-        elif given[:1] == ["bench"]:
-            return commands.bench_from(given[1:])
+        if not given or given[0] in ("-h", "--help"):
+            _print_help()
+        name, *words = given
+        if name not in COMMANDS:
+            raise unknown_name("command", name, COMMANDS)
+        if name == "bench":
+            return commands.bench_from(words)
+        if name in READERS:
+            READERS[name](words)
         else:
-            refuse_twice(given)
-            app.cli(prog="zootomy", args=given)
+            commands.call_command(COMMANDS[name], name, words)
     except ZootomyError as error:
         print(f"error: {error}", file=sys.stderr)  # noqa: T201
         return USER_ERROR
@@ -64,6 +74,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("interrupted", file=sys.stderr)  # noqa: T201
         return INTERRUPTED
     return 0
+
+
+def _print_help() -> None:
+    """Print what there is, and end the process."""
+    app = tyro.extras.SubcommandApp()
+    for name, command in COMMANDS.items():
+        app.command(name=name)(command)
+    app.cli(prog="zootomy", args=["--help"])
 
 
 def _load_plugins(arguments: list[str]) -> list[str]:

@@ -43,8 +43,8 @@ def main(
     publish: bool = False,
     rounds: int = 5,
     cores: Annotated[int, tyro.conf.arg(help_behavior_hint="(default: all)")] = 0,
-    folder: Path = Path("runs/bench"),
-    environments: Path = ROOT,
+    folder: str = "runs/bench",
+    environments: str = str(ROOT),
 ) -> None:
     """Measure, print a table, and keep everything as JSON.
 
@@ -63,10 +63,10 @@ def main(
     """
     wanted = _chosen("section", only, (*SECTIONS, *ALONE))
     names = _chosen("peer", peers, tuple(PEERS)) if peers else ()
-    folder, results = folder.resolve(), folder.resolve() / "results"
-    bench = Bench(
-        folder, environments.resolve(), names, 2 if quick else rounds, cores or os.cpu_count() or 1
-    )
+    home = Path(folder).resolve()
+    results = home / "results"
+    places = home, Path(environments).resolve()
+    bench = Bench(*places, names, 2 if quick else rounds, cores or os.cpu_count() or 1)
     run = _Run(bench, results, resume)
     with bench.children.group():
         for vocab in (cases.SMALL_VOCAB,) if quick else (cases.SMALL_VOCAB, cases.LARGE_VOCAB):
@@ -180,5 +180,18 @@ def _chosen(what: str, text: str, known: tuple[str, ...]) -> tuple[str, ...]:
     return names
 
 
+def run() -> int:
+    """The command line: tyro writes the help, and errors are sentences, as of every command."""
+    from zootomy.commands.words import call_command
+    from zootomy.registry import ZootomyError
+
+    try:
+        call_command(main, "bench", sys.argv[1:])
+    except ZootomyError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return USER_ERROR
+    return 0
+
+
 if __name__ == "__main__":
-    tyro.cli(main)
+    sys.exit(run())

@@ -58,11 +58,12 @@ def show(
             page = anatomy.block_latex if latex else anatomy.describe_block
             say(page(first, block_name))
         return
-    found = _algorithm(name)
+    found, shared = _algorithm(name)
     if json:
-        say_json(anatomy.algorithm_data(found))
+        say_json(anatomy.algorithm_data(found, shared_critic=shared))
     else:
-        say(anatomy.objective_latex(found) if latex else found.describe())
+        page = anatomy.objective_latex(found) if latex else found.describe(shared_critic=shared)
+        say(page)
 
 
 def diff(
@@ -76,10 +77,10 @@ def diff(
 
     Args:
         left: an algorithm or a config file.
-        right: another.
+        right: another algorithm or config file.
         json: print JSON.
     """
-    a, b = _algorithm(left), _algorithm(right)
+    a, b = _algorithm(left)[0], _algorithm(right)[0]
     if json:
         x, y = a.to_dict(), b.to_dict()
         keys = [key for key in {**x, **y} if x.get(key) != y.get(key)]
@@ -112,7 +113,9 @@ def find(
         say(f"{len(hits) - limit} more; see --limit.")
 
 
-def _algorithm(name: str) -> Algorithm:
+def _algorithm(name: str) -> tuple[Algorithm, bool]:
+    """What a name or a file means, and whether its critic is a head on the policy's backbone."""
     if name.endswith((".yaml", ".yml")):
-        return read_yaml(name)[0]
-    return named_algorithm(name)
+        chosen, run = read_yaml(name)
+        return chosen, run.critic.shared
+    return named_algorithm(name), False

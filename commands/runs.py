@@ -9,9 +9,12 @@ from typing import Annotated
 import tyro
 
 from ..learners.compilation import keep_compilations
+from ..learners.evaluation import EvaluationConfig
+from ..learners.settings import setting_kinds
 from ..registry import ZootomyError
 from .output import say, say_json
-from .starting import print_help, read_start, wants_help
+from .starting import read_start
+from .words import print_help, read_words, wants_help
 
 
 def show_cluster(
@@ -84,20 +87,30 @@ def evaluate_run(
 
     Args:
         folder: a run folder.
-        size: held-out prompts, the first of the task's; None: as the run itself was evaluated.
-        samples: completions a prompt; None: likewise.
-        temperature: of the sampling, 0 is greedy; None: likewise.
+        size: held-out prompts, the first of the task's; left out: as the run was evaluated.
+        samples: completions a prompt; left out: likewise.
+        temperature: of the sampling, 0 is greedy; left out: likewise.
         model: a Hugging Face folder, a run, or RUN/checkpoints/STEP, in place of the run's own.
         seed: of the sampling.
         json: print JSON.
     """
+    del folder, size, samples, temperature, model, seed, json
+    raise AssertionError("main calls evaluate_from instead")
+
+
+def evaluate_from(words: list[str]) -> None:
+    """`zootomy eval`: the settings that it takes have the types that they have in a run."""
     from ..learners.run import evaluate_folder
 
+    own = {"model": str, "seed": int, "json": bool}
+    settings = setting_kinds(EvaluationConfig, "evaluation.")
+    del settings["evaluation.every"]
+    (folder,), given = read_words(evaluate_run, "eval", words, {**settings, **own})
+    as_json = given.pop("json", False)
+    changes = {name: given.pop(name) for name in settings if name in given}
     keep_compilations()
-    given = {"size": size, "samples": samples, "temperature": temperature}
-    changes = {name: value for name, value in given.items() if value is not None}
-    metrics = evaluate_folder(Path(folder), changes, model, seed)
-    if json:
+    metrics = evaluate_folder(Path(folder), changes, **given)
+    if as_json:
         say_json(metrics)
         return
     for key, value in metrics.items():

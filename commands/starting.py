@@ -2,30 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
-
-import tyro
 
 from ..learners import Algorithm
 from ..learners import algorithm as named_algorithm
 from ..learners.arguments import refuse_rest, take_dotted, take_named, take_settings
 from ..learners.run_config import RunConfig, read_yaml
 from ..learners.settings import setting_kinds, with_settings
+from ..learners.start import refuse_idle
 from ..registry import ZootomyError, slots
 
+_LISTED = "`zootomy train --help` lists the settings, `zootomy list` the slots."
 # What stands beside the settings and the slots in every command that reads a run.
 _WORDS = ("algorithm", "config", "plugin")
-
-
-def print_help(command: Callable[..., None], name: str) -> None:
-    """Print the options of a command that reads its words by itself, and end the process."""
-    tyro.cli(command, prog=f"zootomy {name}", args=["--help"])
-
-
-def wants_help(words: list[str]) -> bool:
-    """Whether a command is asked for its help."""
-    return bool({"-h", "--help"} & set(words))
 
 
 def read_start(
@@ -50,11 +40,12 @@ def read_start(
     words, names = take_named(words, "algorithm")
     words, files = take_named(words, "config")
     words, given = take_settings(words, kinds | own)
-    refuse_rest(words, [*kinds, *own, *places, *_WORDS])
+    refuse_rest(words, [*kinds, *own, *places, *_WORDS], _LISTED)
     chosen, run = starting_point(_only("algorithm", names), _only("config", files))
     run = with_settings(run, {name: value for name, value in given.items() if name not in own})
     if changes:
         chosen = chosen.override(changes)
+    refuse_idle(chosen, run, given)
     return chosen, run, {name: value for name, value in given.items() if name in own}
 
 

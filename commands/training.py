@@ -11,7 +11,8 @@ from ..learners import Algorithm
 from ..learners.run_config import RunConfig
 from ..models import is_first
 from .output import say
-from .starting import print_help, read_start, wants_help
+from .starting import read_start
+from .words import print_help, wants_help
 
 
 def train(

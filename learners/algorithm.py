@@ -243,11 +243,16 @@ class Algorithm:
                 raise unknown_name("field of an algorithm:", key, known)
         return cls(**data)
 
-    def describe(self) -> str:
-        """The algorithm as a page of text: every block, its formula, paper and values."""
+    def describe(self, *, shared_critic: bool = False) -> str:
+        """The algorithm as a page of text: every block, its formula, paper and values.
+
+        Args:
+            shared_critic: whether the critic is a head on the policy's backbone, by a run's
+                `critic.shared`; what it costs depends on it.
+        """
         from .anatomy import describe_algorithm
 
-        return describe_algorithm(self)
+        return describe_algorithm(self, shared_critic=shared_critic)
 
     def diff(self, other: Algorithm) -> str:
         """What differs between this algorithm and another, as text."""

@@ -30,15 +30,20 @@ __all__ = [
 ]
 
 
-def describe_algorithm(algorithm: Algorithm) -> str:
-    """The page that `zootomy show` prints: the objective, then every block with its values."""
+def describe_algorithm(algorithm: Algorithm, *, shared_critic: bool = False) -> str:
+    """The page that `zootomy show` prints: the objective, then every block with its values.
+
+    Args:
+        algorithm: what to describe.
+        shared_critic: as of `cost`.
+    """
     title = f"{algorithm.name}: {algorithm.summary}" if algorithm.summary else algorithm.name
     lines = [title]
     if algorithm.paper:
         lines.append(f"paper: {algorithm.paper}")
     lines.extend(f"deviates: {sentence}" for sentence in algorithm.deviations)
     lines.append(f"needs: {', '.join(sorted(algorithm.needs)) or 'nothing beyond the policy'}")
-    lines += [*cost(algorithm).lines(), "", "objective"]
+    lines += [*cost(algorithm, shared_critic=shared_critic).lines(), "", "objective"]
     lines += [f"  {line}" for line in objective_text(algorithm).split("\n")]
     lines.append("")
     idle = idle_slots(algorithm)
@@ -92,12 +97,12 @@ def summaries(what: str) -> dict[str, str]:
     return {name: describe(what, name).summary for name in names(what)}
 
 
-def algorithm_data(algorithm: Algorithm) -> dict[str, Any]:
-    """What `zootomy show --json` prints of an algorithm: plain data."""
+def algorithm_data(algorithm: Algorithm, *, shared_critic: bool = False) -> dict[str, Any]:
+    """What `zootomy show --json` prints of an algorithm: plain data; see `describe_algorithm`."""
     return {
         **algorithm.to_dict(),
         "needs": sorted(algorithm.needs),
-        "cost": asdict(cost(algorithm)),
+        "cost": asdict(cost(algorithm, shared_critic=shared_critic)),
         "objective": objective_text(algorithm).split("\n"),
         "latex": objective_latex(algorithm),
     }

@@ -79,7 +79,7 @@ def take_named(words: list[str], name: str) -> tuple[list[str], list[str]]:
 
 
 def take_settings(
-    words: Sequence[str], kinds: Mapping[str, Any]
+    words: Sequence[str], kinds: Mapping[str, Any], *, switches_alone: bool = False
 ) -> tuple[list[str], dict[str, Any]]:
     """Split off `--NAME VALUE` of settings whose types are known.
 
@@ -90,6 +90,7 @@ def take_settings(
     Args:
         words: the command line.
         kinds: dotted name, with underscores -> its type.
+        switches_alone: where words without a name follow, which are not the value of a switch.
 
     Returns:
         The words that are left, and dotted name -> value.
@@ -118,7 +119,10 @@ def take_settings(
                     f"{key} is set entry by entry, as in {key}.NAME VALUE; got {value!r}."
                 )
         elif (kind := _kind_of(name, kinds, each)) is not None:
-            value = _read(key, kind, given or _following(key, kind, left))
+            if not sign:
+                alone = switches_alone and bool in _members(kind)
+                given = ["true"] if alone else _following(key, kind, left)
+            value = _read(key, kind, given)
         elif bool in _members(_kind_of(_positive(name), kinds, each)) and not sign:
             name, value = _positive(name), False
         elif _matches(name, parted):
@@ -147,12 +151,13 @@ def _kind_of(name: str, kinds: Mapping[str, Any], each: Mapping[str, Any]) -> An
     return None if name in each else kinds.get(name)
 
 
-def refuse_rest(words: Sequence[str], known: Iterable[str]) -> None:
+def refuse_rest(words: Sequence[str], known: Iterable[str], where: str) -> None:
     """Refuse what is left of a command line when all that is known is taken.
 
     Args:
         words: what is left.
         known: every right name, dotted, with underscores and without dashes in front.
+        where: a sentence on where they are listed.
 
     Raises:
         ZootomyError: naming the first word, and the closest option that exists.
@@ -162,23 +167,7 @@ def refuse_rest(words: Sequence[str], known: Iterable[str]) -> None:
         key = word.partition("=")[0]
         if not key.startswith("--"):
             raise ZootomyError(f"{word!r} belongs to no option; options are written --NAME VALUE.")
-        raise ZootomyError(
-            f"Unknown option {key}.{_guess(_name(key), known)} `zootomy train --help` lists the "
-            f"settings, `zootomy list` the slots."
-        )
-
-
-def refuse_twice(words: list[str]) -> None:
-    """Refuse an option that is given twice, of which the first would have no effect.
-
-    Raises:
-        ZootomyError: naming it.
-    """
-    given: set[str] = set()
-    for key in (word.partition("=")[0] for word in words if word.startswith("--")):
-        if _positive(_name(key)) in given:
-            raise ZootomyError(f"{key} is given twice.")
-        given.add(_positive(_name(key)))
+        raise ZootomyError(f"Unknown option {key}.{_guess(_name(key), known)} {where}")
 
 
 def _name(key: str, parted: tuple[str, ...] = ()) -> str:

@@ -11,6 +11,7 @@ from ..rollout import RolloutConfig
 from .algorithm import Algorithm
 from .batch import BatchConfig
 from .costs import reference_asked_by
+from .role_config import check_refresh
 from .validation import DoubtfulChoiceWarning
 from .vocabulary import check_vocabulary
 from .whole import check_fits
@@ -56,33 +57,17 @@ def _check_needs(algorithm: Algorithm) -> None:
             )
 
 
-def check_run(
-    algorithm: Algorithm, cluster: Cluster, rollout: RolloutConfig, batch: BatchConfig
+def check_choices(
+    algorithm: Algorithm, rollout: RolloutConfig, batch: BatchConfig, critic_warmup: int
 ) -> None:
-    """Refuse what cannot be trained.
+    """Refuse what cannot be trained, whatever the models are.
 
     Raises:
         ZootomyError: naming what does not fit together, and what to change.
     """
-    if cluster.engine is None:
-        raise ZootomyError(
-            "The cluster has no rollout engine; make it with engine=make_engine(rollout, actor)."
-        )
     algorithm.check_run(group_size=batch.group_size, rollout_logp=rollout.reports_logp)
     _check_needs(algorithm)
     check_vocabulary(algorithm)
-    if "reference" in algorithm.needs and Role.REFERENCE not in cluster.roles:
-        asking = ", ".join(reference_asked_by(algorithm))
-        raise ZootomyError(
-            f"Algorithm {algorithm.name!r} needs a reference, because of {asking}, and the cluster "
-            f"has none. Give the cluster reference='snapshot', or drop what needs it."
-        )
-    if algorithm.value_loss is not None and Role.CRITIC not in cluster.roles:
-        raise ZootomyError(
-            f"Algorithm {algorithm.name!r} needs a critic, and the cluster has none. Give the "
-            f"cluster critic=ValueModel(...), or use an algorithm without one."
-        )
-    check_fits(algorithm, cluster, rollout, batch)
     sampling = rollout.sampling()
     if sampling.greedy:
         raise ZootomyError(
@@ -95,6 +80,39 @@ def check_run(
             "trainer's log-probabilities are those of the whole one: the importance ratio would "
             "not start at 1. Train with top_p=1, top_k=None and min_p=0."
         )
+    if critic_warmup and algorithm.value_loss is None:
+        raise ZootomyError(
+            f"critic_warmup is {critic_warmup}, but algorithm {algorithm.name!r} has no "
+            f"critic: nothing would learn in these steps. Set it to 0, or value_loss to "
+            f"'clipped_mse'."
+        )
+
+
+def check_run(
+    algorithm: Algorithm, cluster: Cluster, rollout: RolloutConfig, batch: BatchConfig
+) -> None:
+    """Refuse a cluster that lacks what an algorithm needs.
+
+    Raises:
+        ZootomyError: naming what does not fit together, and what to change.
+    """
+    if cluster.engine is None:
+        raise ZootomyError(
+            "The cluster has no rollout engine; make it with engine=make_engine(rollout, actor)."
+        )
+    if "reference" in algorithm.needs and Role.REFERENCE not in cluster.roles:
+        asking = ", ".join(reference_asked_by(algorithm))
+        raise ZootomyError(
+            f"Algorithm {algorithm.name!r} needs a reference, because of {asking}, and the cluster "
+            f"has none. Give the cluster reference='snapshot', or drop what needs it."
+        )
+    if algorithm.value_loss is not None and Role.CRITIC not in cluster.roles:
+        raise ZootomyError(
+            f"Algorithm {algorithm.name!r} needs a critic, and the cluster has none. Give the "
+            f"cluster critic=ValueModel(...), or use an algorithm without one."
+        )
+    shape = cluster.micro_rows, cluster.row_length
+    check_fits(algorithm, cluster.config, shape, rollout, batch)
 
 
 def check_options(
@@ -105,15 +123,9 @@ def check_options(
     Returns:
         `reference_refresh_steps`.
     """
-    if reference_refresh_steps < 0:
-        raise ZootomyError(
-            f"reference.refresh_steps must be 0 (never) or more, got {reference_refresh_steps}."
-        )
-    if reference_refresh_steps and Role.REFERENCE not in cluster.roles:
-        raise ZootomyError(
-            f"reference.refresh_steps is {reference_refresh_steps}, but algorithm "
-            f"{algorithm.name!r} has no reference. Set it to 0."
-        )
+    check_refresh(reference_refresh_steps)
+    if Role.REFERENCE not in cluster.roles:
+        refuse_refresh(algorithm, reference_refresh_steps)
     if max_staleness and algorithm.correction is None and not algorithm.bypasses:
         warnings.warn(
             f"max_staleness={max_staleness} trains on what older weights sampled, and algorithm "
@@ -123,3 +135,16 @@ def check_options(
             stacklevel=4,
         )
     return reference_refresh_steps
+
+
+def refuse_refresh(algorithm: Algorithm, steps: int) -> None:
+    """Refuse to refresh a reference that there is not.
+
+    Raises:
+        ZootomyError: for another number of steps than 0.
+    """
+    if steps:
+        raise ZootomyError(
+            f"reference.refresh_steps is {steps}, but algorithm {algorithm.name!r} has no "
+            f"reference. Set it to 0."
+        )

@@ -46,8 +46,14 @@ class Cost:
         return lines
 
 
-def cost(algorithm: Algorithm) -> Cost:
-    """What an algorithm asks of a run beyond sampling and one training pass of the policy."""
+def cost(algorithm: Algorithm, *, shared_critic: bool = False) -> Cost:
+    """What an algorithm asks of a run beyond sampling and one training pass of the policy.
+
+    Args:
+        algorithm: says which passes and models there are.
+        shared_critic: whether the critic is a head on the policy's backbone, by the run's
+            `critic.shared`.
+    """
     passes, memory = {}, {}
     asking = old_logp_asked_by(algorithm)
     if asking:
@@ -63,12 +69,28 @@ def cost(algorithm: Algorithm) -> Cost:
         memory["reference"] = "the policy's weights as they were at the start"
     _distributions(algorithm, passes, memory)
     if algorithm.value_loss is not None:
-        passes["critic"] = "one for the values; training it is one forward and backward an update"
-        memory["critic"] = "a model of the policy's size with gradients and optimizer memory"
+        passes["critic"] = _values(algorithm, shared_critic, bool(asking))
+        memory["critic"] = (
+            "a head on the policy's backbone: one vector, with its optimizer memory"
+            if shared_critic
+            else "a model of the policy's size with gradients and optimizer memory; with "
+            "critic.shared a head on the policy's backbone"
+        )
     together = " and ".join(filter(None, (at_once(algorithm, role) for role in IN_THE_UPDATE)))
     if together:
         memory["mini-batch"] = f"{together} must see it whole: no cutting into micro-batches"
     return Cost(passes, memory, _sampling(algorithm))
+
+
+def _values(algorithm: Algorithm, shared: bool, with_old_logp: bool) -> str:
+    """Where the critic's values come from."""
+    if not shared:
+        return "one for the values; training it is one forward and backward an update"
+    if before_the_update(algorithm):
+        return "one more of the policy, for the values"
+    if with_old_logp:
+        return "none: the policy's pass before the update gives the values too"
+    return "one of the policy for the values, or none where that for old_logp gives them too"
 
 
 def old_logp_asked_by(algorithm: Algorithm) -> list[str]:

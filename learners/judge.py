@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import NamedTuple
@@ -52,12 +52,8 @@ class Judge:
         for name in model_weights:
             if name not in self.models:
                 raise unknown_name("reward model", name, self.models)
+        check_names(task, self.models)
         for name in self.models:
-            if name in self.names:
-                raise ZootomyError(
-                    f"A reward function is named {name!r}, which a reward model of the cluster is "
-                    f"called; give the function another name."
-                )
             self.names += (name,)
             self.weights += (model_weights.get(name, 1.0),)
 
@@ -122,6 +118,25 @@ class Judge:
         for name, weight in zip(self.models, weights, strict=True):
             scores = _with_model(scores, name, self.cluster.scores(sequences, name), weight)
         return scores
+
+
+def check_names(task: Task, models: Iterable[str]) -> None:
+    """Refuse a name that a reward function and a reward model share.
+
+    Args:
+        task: its reward functions.
+        models: names of the reward models.
+
+    Raises:
+        ZootomyError: naming it.
+    """
+    functions = {reward.name for reward in task.rewards}
+    for name in models:
+        if name in functions:
+            raise ZootomyError(
+                f"A reward function is named {name!r}, and so is a reward model; their metrics "
+                f"would be one. Give one of them another name."
+            )
 
 
 class Judging:

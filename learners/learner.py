@@ -18,14 +18,14 @@ from ..rollout import RolloutConfig
 from ..tasks import Task
 from .algorithm import Algorithm
 from .batch import BatchConfig
-from .checks import check_options, check_run
+from .checks import check_choices, check_options, check_run
 from .collect import Collected, Collector, rehearse_filter
 from .difference import plain_differences
 from .evaluation import Evaluation, EvaluationConfig, evaluate
 from .judge import Judge
 from .memory import Memory
 from .pipeline import Pipeline
-from .score_scale import ScoreScale, check_scalings, scalings_of, score_metrics
+from .score_scale import ScoreScale, check_scales, scalings_of, score_metrics
 from .seeds import derive_seed
 from .statistics import mean_staleness, rollout_metrics
 from .update import Updater
@@ -91,13 +91,9 @@ class Learner:
         reference_refresh_steps: int = 0,
     ):
         algorithm = algorithm.resolve_length(rollout.max_new_tokens)
+        check_choices(algorithm, rollout, batch, critic_warmup)
         check_run(algorithm, cluster, rollout, batch)
-        if critic_warmup and algorithm.value_loss is None:
-            raise ZootomyError(
-                f"critic_warmup is {critic_warmup}, but algorithm {algorithm.name!r} has no "
-                f"critic: nothing would learn in these steps. Set it to 0, or value_loss to "
-                f"'clipped_mse'."
-            )
+        check_scales(algorithm, score_scales)
         self.algorithm = algorithm
         self.task = task
         self.cluster = cluster
@@ -136,7 +132,6 @@ class Learner:
         }
         self.controller_states = {name: one.init() for name, one in self.controllers.items()}
         self.scalings = scalings_of(self.judge.names, score_scales)
-        check_scalings(algorithm, self.scalings)
         self.memory = Memory.start(algorithm, len(task.train), self.scalings)
 
     def step(self) -> StepReport:

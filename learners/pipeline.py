@@ -23,6 +23,19 @@ from .in_flight import pack_batch, unpack_batch
 Collect = Callable[[int, int, Spans], Collected]
 
 
+def check_staleness(max_staleness: int) -> None:
+    """Refuse another staleness than a pipeline has.
+
+    Raises:
+        ZootomyError: for what is not 0 or 1.
+    """
+    if isinstance(max_staleness, bool) or max_staleness not in (0, 1):
+        raise ZootomyError(
+            f"max_staleness must be 0 (each batch is sampled with the newest weights) or 1 "
+            f"(while the step before learns), got {max_staleness!r}."
+        )
+
+
 class Pipeline:
     """Hands out the batch of each step.
 
@@ -37,11 +50,7 @@ class Pipeline:
     """
 
     def __init__(self, collect: Collect, *, max_staleness: int = 0, overlaps: bool = False):
-        if isinstance(max_staleness, bool) or max_staleness not in (0, 1):
-            raise ZootomyError(
-                f"max_staleness must be 0 (each batch is sampled with the newest weights) or 1 "
-                f"(while the step before learns), got {max_staleness!r}."
-            )
+        check_staleness(max_staleness)
         self._collect = collect
         self.max_staleness = max_staleness
         self._overlaps = overlaps

@@ -21,8 +21,8 @@ class ModelSource:
     """Where the policy comes from.
 
     Attributes:
-        path: a Hugging Face folder, a run folder (its newest checkpoint) or a checkpoint in it,
-            `RUN/checkpoints/STEP`; empty for a small model from scratch.
+        path: a Hugging Face folder, a run folder or `RUN/checkpoints` (its newest checkpoint) or
+            one of them, `RUN/checkpoints/STEP`; empty for a small model from scratch.
         preset: size of a model from scratch: `tiny`, `small` or `medium`.
         dtype: of the arithmetic; log-probabilities and losses are float32 anyway.
         param_dtype: of the weights.
@@ -91,10 +91,16 @@ class ReferenceConfig:
         path: a Hugging Face folder, e.g. of a teacher, which shares the policy's tokenizer, or a
             run or checkpoint; empty for the policy as it is before the first step.
         refresh_steps: after how many steps the policy becomes the reference; 0: never.
+
+    Raises:
+        ZootomyError: for a negative number of steps.
     """
 
     path: str = ""
     refresh_steps: int = 0
+
+    def __post_init__(self) -> None:
+        check_refresh(self.refresh_steps)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,6 +150,16 @@ class RewardModelConfig:
     def scale(self) -> ScoreScale:
         """What becomes of its scores."""
         return ScoreScale(weight=self.weight, normalize=self.normalize, clip=self.clip)
+
+
+def check_refresh(steps: int) -> None:
+    """Refuse a number of steps that cannot be, after which the policy becomes the reference.
+
+    Raises:
+        ZootomyError: for a negative one.
+    """
+    if steps < 0:
+        raise ZootomyError(f"reference.refresh_steps must be 0 (never) or more, got {steps}.")
 
 
 def check_name(name: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from ..tasks import Task, make_task
 from .algorithm import Algorithm
 from .compilation import compilations_told, keep_compilations
 from .evaluation import check_prompts, evaluate
+from .judge import check_names
 from .learner import Learner
 from .loop import Loop
 from .mismatch import recommend_correction
@@ -34,17 +35,18 @@ from .run_folder import (
     save_policy,
     starting_point,
 )
-from .saved import CONFIG_FILE, MODEL_FOLDER, is_folder, load_policy
+from .saved import CONFIG_FILE, MODEL_FOLDER, is_folder, load_policy, run_of
 from .seeds import derive_seed
+from .settings import with_settings
 from .sources import (
     make_critic,
     make_reference,
     make_reward_models,
     model_options,
     reading,
-    roles_of,
     with_pinned_scorers,
 )
+from .start import check_start, idle_note
 from .telemetry import Telemetry
 from .warmup import warm_up
 
@@ -105,11 +107,10 @@ def _train(
     folder = Path(config.folder)
     algorithm = algorithm.resolve_length(config.rollout.max_new_tokens)
     algorithm, note = recommend_correction(algorithm, config.rollout)
-    algorithm.check_run(
-        group_size=config.batch.group_size, rollout_logp=config.rollout.reports_logp
-    )
+    check_start(algorithm, config)
     check_available(config.rollout)
     task = make_task(config.task)
+    check_names(task, config.scorers)
     check_same_run(algorithm, config, task)
     model = build_model(config, task)
     prepare_folder(folder, algorithm, config, resume)
@@ -122,8 +123,8 @@ def _train(
         )
         stack.enter_context(compilations_told(screen.passing))
         screen.message(config.batch.explain(config.steps))
-        if note:
-            screen.message(note)
+        for line in filter(None, (note, idle_note(algorithm, config))):
+            screen.message(line)
         check_prompts(task, config.rollout, config.evaluation)
         for complaint in complaints:
             screen.message(complaint)
@@ -188,7 +189,7 @@ def build_model(config: RunConfig, task: Task) -> Decoder:
 
 def build_learner(algorithm: Algorithm, config: RunConfig, task: Task, model: Decoder) -> Learner:
     """A learner with its cluster: the roles that the algorithm needs, around one policy."""
-    config.cluster.check_roles(roles_of(algorithm, config))
+    check_start(algorithm, config)
     actor = model
     if config.lora.rank:
         actor = add_adapters(model, config.lora, rngs=nnx.Rngs(derive_seed(config.seed, "lora")))
@@ -242,15 +243,15 @@ def _warm_up(model: Decoder, task: Task, config: RunConfig, screen: Screen) -> D
 
 
 def evaluate_folder(
-    folder: Path, changes: Mapping[str, Any], model_path: str, seed: int
+    folder: Path, changes: Mapping[str, Any], *, model: str = "", seed: int = 0
 ) -> dict[str, float]:
     """Examine the trained policy of a run folder.
 
     Args:
         folder: a run folder.
-        changes: settings that replace those which the run itself was evaluated by.
-        model_path: a Hugging Face folder, or a checkpoint of a run, to examine instead of the
-            run's own; empty: its own.
+        changes: dotted name -> value, of settings that replace those of the run.
+        model: a Hugging Face folder, or a checkpoint of a run, to examine instead of the run's
+            own; empty: its own.
         seed: of the sampling.
 
     Returns:
@@ -260,17 +261,20 @@ def evaluate_folder(
         ZootomyError: if the folder holds no run, or the run has not finished.
     """
     if not (folder / CONFIG_FILE).is_file():
-        raise ZootomyError(f"{str(folder)!r} is no run folder: it has no {CONFIG_FILE}.")
+        run = run_of(folder)
+        inside = run is not None and (run / CONFIG_FILE).is_file()
+        other = f" Name {str(run)!r}, and the checkpoint with --model." if inside else ""
+        raise ZootomyError(f"{str(folder)!r} is no run folder: it has no {CONFIG_FILE}.{other}")
     _, config = read_yaml(folder / CONFIG_FILE)
-    path = Path(model_path) if model_path else folder / MODEL_FOLDER
-    if not path.is_dir() and not model_path:
+    path = Path(model) if model else folder / MODEL_FOLDER
+    if not path.is_dir() and not model:
         raise ZootomyError(
             f"{str(folder)!r} holds no trained weights yet: the run has not finished. Resume it, "
             f"or name a model with --model."
         )
-    evaluation = replace(config.evaluation, **changes)
+    evaluation = with_settings(config, changes).evaluation
     task = make_task(config.task)
-    with reading("--model" if model_path else str(folder)):
-        model = load_policy(path, dtype=config.model.dtype, param_dtype=config.model.param_dtype)
-    with contextlib.closing(make_engine(config.rollout, model)) as engine:
+    with reading("--model" if model else str(folder)):
+        policy = load_policy(path, dtype=config.model.dtype, param_dtype=config.model.param_dtype)
+    with contextlib.closing(make_engine(config.rollout, policy)) as engine:
         return evaluate(task, engine, config.rollout, evaluation, seed).metrics

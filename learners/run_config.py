@@ -18,6 +18,7 @@ from ..tasks import TaskConfig
 from .algorithm import Algorithm
 from .batch import BatchConfig
 from .evaluation import EvaluationConfig
+from .pipeline import check_staleness
 from .role_config import (
     CriticConfig,
     ModelSource,
@@ -75,7 +76,8 @@ class RunConfig:
         rollout: how completions are sampled.
         batch: how many of them.
         optimizer: of the policy.
-        critic_optimizer: of the critic, for algorithms that have one.
+        critic_optimizer: of the critic; where there is none it has no effect, since a file may
+            serve several algorithms, and is refused on the command line.
         critic_warmup: steps in which only the critic learns.
         reward_model: a model that scores completions.
         reward_models: several of them by name, with the same settings each.
@@ -127,6 +129,7 @@ class RunConfig:
         for name in ("critic_warmup", "seed", "samples"):
             if self.__dict__[name] < 0:
                 raise ZootomyError(f"{name} must be 0 or more, got {self.__dict__[name]}.")
+        check_staleness(self.max_staleness)
         self.reward_model.check("reward_model", optional=True)
         for name, model in self.reward_models.items():
             check_name(name)

@@ -18,6 +18,7 @@ from ..monitor.log import METRICS_FILE
 from ..registry import ZootomyError
 from .algorithm import Algorithm
 from .difference import plain_differences
+from .paths import whole_path, with_whole_paths
 from .run_config import (
     CheckpointConfig,
     ModelSource,
@@ -58,7 +59,7 @@ def _prepare(folder: Path, algorithm: Algorithm, config: RunConfig, resume: bool
         return b""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        write_yaml(file, algorithm, config)
+        write_yaml(file, algorithm, with_whole_paths(config))
     except OSError as error:
         raise ZootomyError(
             f"The run folder {str(folder)!r} cannot be written to: {error.strerror}. Set folder "
@@ -105,7 +106,7 @@ def save_policy(folder: Path, model: Decoder, source: ModelSource) -> None:
     """
     if has_adapters(model):
         base = folder / BACKBONE_FOLDER
-        name = str(base.absolute()) if base.is_dir() else source.path
+        name = str(base.absolute()) if base.is_dir() else whole_path(source.path)
         save_adapters(model, folder / ADAPTER_FOLDER, base_model=name)
     save_model(
         merge_adapters(model),
@@ -135,7 +136,7 @@ def _check_same_run(file: Path, algorithm: Algorithm, config: RunConfig) -> None
             f"The run in {str(file.parent)!r} has another algorithm:\n"
             f"{old_algorithm.diff(algorithm)}Resume it as it is, or start a new folder."
         )
-    before, now = to_plain(old), to_plain(config)
+    before, now = (to_plain(with_whole_paths(one)) for one in (old, config))
     for free in ("steps", "checkpoint", "telemetry", "samples", "folder", "distributed"):
         del before[free], now[free]
     changed = plain_differences(before, now)

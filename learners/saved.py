@@ -72,16 +72,17 @@ def find_saved(path: str | Path) -> Saved | None:
     """The checkpoint that a path names; None for one that names no run.
 
     Args:
-        path: a run folder (its newest whole checkpoint), or `RUN/checkpoints/STEP`.
+        path: a run folder or its `RUN/checkpoints` (the newest whole one), or
+            `RUN/checkpoints/STEP`.
 
     Raises:
         ZootomyError: if there is no checkpoint, the one that is named is damaged, or all are.
     """
-    folder, run = Path(path), _run_of(path)
+    folder, run = Path(path), run_of(path)
     if run is None:
         return None
-    if run == folder:
-        return _newest(folder)
+    if not _names_step(folder):
+        return _newest(run)
     if not (run / CONFIG_FILE).is_file():
         raise ZootomyError(
             f"{str(path)!r} is called like a checkpoint, but {str(run)!r} has no {CONFIG_FILE}, "
@@ -104,13 +105,19 @@ def find_saved(path: str | Path) -> Saved | None:
     return Saved(run, step)
 
 
-def _run_of(path: str | Path) -> Path | None:
-    """The run folder that a path names, itself or by one of its checkpoints; None for no run."""
+def run_of(path: str | Path) -> Path | None:
+    """The run folder that a path names, itself or by its checkpoints; None for no run."""
     folder = Path(path)
     if (folder / CONFIG_FILE).is_file():
         return folder
-    is_step = folder.parent.name == CHECKPOINT_FOLDER and folder.name.isdecimal()
-    return folder.parent.parent if is_step else None
+    if folder.name == CHECKPOINT_FOLDER and (folder.parent / CONFIG_FILE).is_file():
+        return folder.parent
+    return folder.parent.parent if _names_step(folder) else None
+
+
+def _names_step(folder: Path) -> bool:
+    """Whether a path is called like one checkpoint."""
+    return folder.parent.name == CHECKPOINT_FOLDER and folder.name.isdecimal()
 
 
 def _newest(run: Path) -> Saved:
@@ -145,7 +152,7 @@ def source_config(path: str | Path, *, scalar: bool = False) -> ModelConfig:
 
 def is_folder(path: str) -> bool:
     """Whether a path names a Hugging Face folder, and no run and not nothing."""
-    return bool(path) and _run_of(path) is None
+    return bool(path) and run_of(path) is None
 
 
 def origin(path: str) -> str:
@@ -153,7 +160,7 @@ def origin(path: str) -> str:
 
     That it is there no longer is no error: only files beside the weights are taken from it.
     """
-    run = _run_of(path) if path else None
+    run = run_of(path) if path else None
     if run is None:
         return path
     file = run / CONFIG_FILE
@@ -162,7 +169,7 @@ def origin(path: str) -> str:
 
 def pinned(path: str) -> str:
     """The checkpoint that a run folder stands for at present; other paths as they are."""
-    if not path or _run_of(path) != Path(path):
+    if not path or run_of(path) is None or _names_step(Path(path)):
         return path
     saved = find_saved(path)
     return path if saved is None else str(saved.folder)
@@ -174,7 +181,7 @@ def load_policy(path: str | Path, **options: Any) -> Decoder:
     Adapters are merged into the weights. Each device reads its part; see `load_model`.
 
     Args:
-        path: a Hugging Face folder, a run folder (its newest checkpoint), or
+        path: a Hugging Face folder, a run folder or `RUN/checkpoints` (its newest checkpoint), or
             `RUN/checkpoints/STEP`.
         options: those of `load_model`.
 

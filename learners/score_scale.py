@@ -155,15 +155,20 @@ def score_metrics(
     return metrics
 
 
-def check_scalings(algorithm: Algorithm, scalings: Sequence[Scaling]) -> None:
+def check_scales(algorithm: Algorithm, scales: Mapping[str, ScoreScale]) -> None:
     """Refuse a scale that what it is compared with would not have.
+
+    Args:
+        algorithm: it may compare with the reward of a greedy completion.
+        scales: by reward model.
 
     Raises:
         ZootomyError: for an algorithm that compares with the reward of a greedy completion.
     """
-    if "greedy_baseline" in algorithm.needs and scalings:
+    changing = [name for name, scale in scales.items() if scale.changes]
+    if "greedy_baseline" in algorithm.needs and changing:
         raise ZootomyError(
             f"Algorithm {algorithm.name!r} subtracts the reward of a greedy completion, which has "
-            f"the raw score of {scalings[0].name}. Set its normalize to false and its clip to "
+            f"the raw score of {changing[0]}. Set its normalize to false and its clip to "
             "null, or use another reward_shaping."
         )

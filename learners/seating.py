@@ -25,11 +25,14 @@ from ..models import (
     trained_part,
 )
 from ..registry import ZootomyError, unknown_name
+from ..rollout.checks import check_positions
 from ..tasks import make_task
 from .algorithm import Algorithm
+from .judge import check_names
 from .run_config import RunConfig
 from .saved import source_config
 from .sources import reading, reward_seats, roles_of, scorer_setting
+from .start import check_start
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
@@ -69,18 +72,18 @@ def seat_roles(algorithm: Algorithm, config: RunConfig, devices: int | None = No
 
     Raises:
         ZootomyError: for a mesh that does not fit the devices, sizes that do not divide, or
-            settings of a role that the run does not have.
+            what else a run of these settings would refuse before it loads anything.
     """
+    check_start(algorithm, config, devices)
     roles = roles_of(algorithm, config)
-    config.cluster.check_roles(roles)
     policy = _policy(config)
+    check_positions(config.rollout, policy.max_positions)
     steps = config.steps * config.batch.updates
     seats = [_seat(config, Role.ACTOR, Decoder, policy, devices, (config.optimizer, steps))]
     if Role.REFERENCE in roles:
         own = _own(config.reference.path, "reference.path", policy)
         seats.append(_seat(config, Role.REFERENCE, Decoder, own, devices))
     if Role.CRITIC in roles and config.critic.shared:
-        config.cluster.check_shared_critic()
         seats.append(_head_seat(config, seats[0], policy, steps))
     elif Role.CRITIC in roles:
         own = _own(config.critic.path, "critic.path", policy, scalar=True)
@@ -260,8 +263,9 @@ def _policy(config: RunConfig) -> ModelConfig:
         return _own(config.model.path, "model.path", None)
     if config.model.preset not in PRESETS:
         raise unknown_name("model preset", config.model.preset, PRESETS)
-    vocabulary = make_task(config.task).tokenizer.vocab_size
-    return replace(PRESETS[config.model.preset], vocab_size=vocabulary)
+    task = make_task(config.task)
+    check_names(task, config.scorers)
+    return replace(PRESETS[config.model.preset], vocab_size=task.tokenizer.vocab_size)
 
 
 def _own(

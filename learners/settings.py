@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import re
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar
 
 from jax.sharding import Mesh
@@ -26,15 +28,35 @@ def setting_kinds(kind: type[Any], where: str = "") -> dict[str, Any]:
     return found
 
 
-def with_settings(config: Config, changes: Mapping[str, Any]) -> Config:
+@contextlib.contextmanager
+def named(where: str, kind: type[Any]) -> Iterator[None]:
+    """What a part of a tree says of its settings, it says with their dotted names.
+
+    Args:
+        where: the dotted name of the part; empty for the whole tree.
+        kind: its dataclass.
+    """
+    try:
+        yield
+    except ZootomyError as error:
+        said = str(error)
+        if not where or re.search(rf"\b{re.escape(where)}\.\w", said):
+            raise
+        first = re.match(r"\w+", said)
+        is_setting = first is not None and first[0] in typing.get_type_hints(kind)
+        raise type(error)(f"{where}{'.' if is_setting else ': '}{said}") from error
+
+
+def with_settings(config: Config, changes: Mapping[str, Any], where: str = "") -> Config:
     """The tree with some settings changed; what is checked is the outcome of all changes.
 
     Args:
         config: a frozen dataclass whose fields are dataclasses, mappings or plain values.
         changes: dotted name -> value; a name inside a mapping sets that entry.
+        where: the dotted name of the place, for errors.
 
     Raises:
-        ZootomyError: as the dataclasses do.
+        ZootomyError: as the dataclasses do, with the dotted name of the setting.
     """
     hints = typing.get_type_hints(type(config))
     parts: dict[str, dict[str, Any]] = {}
@@ -47,13 +69,15 @@ def with_settings(config: Config, changes: Mapping[str, Any]) -> Config:
             values[first] = value
     for first, inner in parts.items():
         before, each = vars(config)[first], entry_kind(hints[first])
+        path = f"{where}.{first}" if where else first
         if each is not None:
-            values[first] = _with_entries(each, before, inner, first)
+            values[first] = _with_entries(each, before, inner, path)
         elif isinstance(before, Mapping):
             values[first] = {**before, **inner}
         else:
-            values[first] = with_settings(before, inner)
-    return dataclasses.replace(config, **values)  # pyright: ignore[reportArgumentType]
+            values[first] = with_settings(before, inner, path)
+    with named(where, type(config)):
+        return dataclasses.replace(config, **values)  # pyright: ignore[reportArgumentType]
 
 
 def entry_kind(hint: Any) -> type[Any] | None:
@@ -131,4 +155,5 @@ def from_plain(kind: type[Config], data: Any, where: str = "") -> Config:
             }
         else:
             values[key] = check_value(value, hint, path)
-    return kind(**values)
+    with named(where, kind):
+        return kind(**values)

@@ -56,16 +56,10 @@ def make_reference(
     """What the policy is compared with, in the form that a cluster takes.
 
     Raises:
-        ZootomyError: if the folder cannot be read, or nothing compares with the model in it.
+        ZootomyError: if the folder cannot be read.
     """
     path = config.reference.path
     if "reference" not in algorithm.needs:
-        if path:
-            raise ZootomyError(
-                f"reference.path is {path!r}, but algorithm {algorithm.name!r} compares with no "
-                f"reference, so it has no effect. Add a term that does (a kl_placement, or the "
-                f"regularizer 'kl' or 'distillation'), or leave reference.path empty."
-            )
         return "none"
     if not path:
         return "snapshot"
@@ -81,19 +75,12 @@ def make_critic(
     The policy's body with a fresh head, a model of its own, or a head on the policy's backbone.
 
     Raises:
-        ZootomyError: if the folder cannot be read, or the algorithm has no critic.
+        ZootomyError: if the folder cannot be read.
     """
-    path, shared = config.critic.path, config.critic.shared
+    path = config.critic.path
     if algorithm.value_loss is None:
-        if path or shared:
-            setting = "critic.shared is true" if shared else f"critic.path is {path!r}"
-            leave = "critic.shared out" if shared else "critic.path empty"
-            raise ZootomyError(
-                f"{setting}, but algorithm {algorithm.name!r} has no critic, so it has no effect. "
-                f"Set value_loss to 'clipped_mse', or leave {leave}."
-            )
         return None
-    if shared:
+    if config.critic.shared:
         return "shared"
     if not path:
         seed = derive_seed(config.seed, "critic")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..clusters import Cluster, Role, Sequences, pack
+from ..clusters import Cluster, ClusterConfig, Role, Sequences, pack
 from ..registry import ZootomyError, describe
 from ..registry import slot as find_slot
 from ..rollout import RolloutConfig
@@ -29,12 +29,25 @@ def at_once(algorithm: Algorithm, role: Role) -> str:
 
 
 def check_fits(
-    algorithm: Algorithm, cluster: Cluster, rollout: RolloutConfig, batch: BatchConfig
+    algorithm: Algorithm,
+    cluster: ClusterConfig,
+    shape: tuple[int, int],
+    rollout: RolloutConfig,
+    batch: BatchConfig,
+    devices: int | None = None,
 ) -> None:
     """Refuse sizes under which a mini-batch might have to be cut for memory.
 
     The worst case is counted, in which all completions are as long as they may be: a run that
     only fits while completions are short would end where they grow.
+
+    Args:
+        algorithm: its blocks may have to see a whole mini-batch.
+        cluster: how rows are packed.
+        shape: R and L, rows of a micro-batch and tokens a row.
+        rollout: the longest prompt and completion.
+        batch: prompts of a mini-batch and completions of each.
+        devices: as of `ClusterConfig.mesh_shape`.
 
     Raises:
         ZootomyError: with the sizes that would do.
@@ -43,8 +56,8 @@ def check_fits(
     if not blocks:
         return
     longest = rollout.max_prompt_tokens + rollout.max_new_tokens
-    per_row = min(cluster.config.sequences_per_row, cluster.row_length // longest)
-    have = cluster.micro_rows
+    have, length = shape
+    per_row = min(cluster.sequences_per_row, length // longest)
 
     def rows(prompts: int) -> int:
         return -(-prompts * batch.group_size // per_row)
@@ -52,7 +65,7 @@ def check_fits(
     needed = rows(batch.mini_prompts)
     if needed <= have:
         return
-    parts = cluster.config.row_parts()
+    parts = cluster.row_parts(devices)
     smaller = [n for n in range(1, batch.full) if batch.full % n == 0 and rows(n) <= have]
     remedy = f" or batch.mini to {smaller[-1]}" if smaller else ""
     raise ZootomyError(

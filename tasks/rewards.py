@@ -41,19 +41,6 @@ class Scores:
     last_error: str | None
     token_rewards: tuple[np.ndarray, ...] | None = None
 
-    def component_sums(self) -> dict[str, tuple[float, float]]:
-        """Each function's `(sum, count)` over the completions it applies to.
-
-        Sums and counts can be added over micro-batches and hosts; means cannot.
-        """
-        applies = np.isfinite(self.components)
-        sums = np.where(applies, self.components, 0.0).sum(axis=1, dtype=np.float64)
-        counts = applies.sum(axis=1)
-        return {
-            name: (float(total), float(count))
-            for name, total, count in zip(self.names, sums, counts, strict=True)
-        }
-
 
 def score(
     rewards: Sequence[RewardFunction],

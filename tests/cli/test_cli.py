@@ -56,6 +56,14 @@ def test_show_every_algorithm(capsys, name):
     assert json.loads(out)["policy_loss"]["name"] == z.algorithm(name).policy_loss.name
 
 
+def test_show_a_file_whose_critic_is_a_head(capsys, tmp_path):
+    (tmp_path / "run.yaml").write_text("algorithm: ppo\ncritic: {shared: true}\n")
+    _, out, _ = run(capsys, "show", str(tmp_path / "run.yaml"))
+    assert "memory: critic: a head on the policy's backbone: one vector" in out
+    _, out, _ = run(capsys, "show", str(tmp_path / "run.yaml"), "--json")
+    assert json.loads(out)["cost"]["memory"]["critic"].startswith("a head on the policy's")
+
+
 def test_show_a_block(capsys):
     code, out, _ = run(capsys, "show", "policy_loss.ppo_clip", "--json")
     assert code == 0
@@ -277,8 +285,8 @@ def test_a_config_file_is_the_starting_point_and_the_command_line_goes_before_it
         ),
         (
             ["train", "--optimizer.options.b1", "high"],
-            "error: The option 'b1' of the optimizer 'adamw' must be a number such as 0.9, got the "
-            "text 'high'.\n",
+            "error: optimizer: The option 'b1' of the optimizer 'adamw' must be a number such as "
+            "0.9, got the text 'high'.\n",
         ),
         (["find", "length", "--limit", "-3"], "error: --limit must be 1 or more, got -3."),
         (["train", "--config", "no.yaml"], "error: There is no config file 'no.yaml'."),
@@ -297,6 +305,73 @@ def test_a_config_file_is_the_starting_point_and_the_command_line_goes_before_it
         (
             ["train", *TINY, "--reward_model.path", "nowhere"],
             "error: reward_model.path: nowhere/config.json does not exist",
+        ),
+        (
+            ["train", "--optimizer.learning_rate", "-1"],
+            "error: optimizer.learning_rate must be a number >= 0, got -1.0.\n",
+        ),
+        (
+            ["train", "--algorithm", "ppo", "--critic_optimizer.name", "adamx"],
+            "error: critic_optimizer: Unknown optimizer 'adamx'. Did you mean 'adamax' or 'adam'",
+        ),
+        (
+            ["train", "--optimizer.warmup_steps", "100"],
+            "error: optimizer.warmup_steps=100 is not shorter than the run of 100 optimizer steps; "
+            "take fewer warm-up steps or more steps.\n",
+        ),
+        (
+            ["train", "--cluster.micro_rows", "2", "--cluster.micro_tokens", "3"],
+            "error: cluster.micro_rows=2 and micro_tokens=3 both say how large a micro-batch is; "
+            "give one of them.\n",
+        ),
+        (
+            ["train", "--cluster.row_length", "9"],
+            "error: cluster.row_length=9 is shorter than the longest sequence of the run, 768 "
+            "tokens; raise row_length, or lower the prompt or completion limit.\n",
+        ),
+        (
+            ["train", "--rollout.max_slots", "0"],
+            "error: rollout.max_slots is 0; expected an integer >= 1\n",
+        ),
+        (
+            ["train", "--rollout.vllm.sleep", "5"],
+            "error: rollout.vllm.sleep is 5; expected 0, 1 or 2\n",
+        ),
+        (
+            ["train", "--critic_optimizer.learning_rate", "1e-4"],
+            "error: critic_optimizer.learning_rate has no effect: algorithm 'grpo' has no critic. "
+            "Leave it out, or set value_loss to 'clipped_mse'.\n",
+        ),
+        (
+            ["train", *TINY, "--reward_models.answer.path", "nowhere"],
+            "error: A reward function is named 'answer', and so is a reward model; their metrics "
+            "would be one. Give one of them another name.\n",
+        ),
+        (
+            ["show-cluster", *TINY, "--reward_models.answer.path", "nowhere"],
+            "error: A reward function is named 'answer', and so is a reward model; their metrics ",
+        ),
+        (
+            ["show-cluster", "--max_staleness", "2"],
+            "error: max_staleness must be 0 (each batch is sampled with the newest weights) or 1 "
+            "(while the step before learns), got 2.\n",
+        ),
+        (
+            ["show-cluster", "--rollout.temperature", "0"],
+            "error: rollout.temperature is 0: all completions of a prompt would be the same.",
+        ),
+        (
+            ["show-cluster", "--batch.group_size", "1"],
+            "error: reward_shaping 'group_norm' compares the completions of one prompt, but ",
+        ),
+        (
+            ["show-cluster", "--algorithm", "dapo", "--reference.refresh_steps", "3"],
+            "error: reference.refresh_steps is 3, but algorithm 'dapo' has no reference. Set it ",
+        ),
+        (
+            ["show-cluster", "--warmup.batch", "8"],
+            "error: warmup.batch has no effect: warmup.steps is 0. Leave it out, or set "
+            "warmup.steps.\n",
         ),
         (
             ["train", *TINY, "--critic_warmup", "2"],

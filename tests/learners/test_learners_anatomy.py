@@ -178,6 +178,28 @@ class TestCost:
         assert found.passes["old_logp"].endswith("before the update, for kl_placement 'reward'")
         assert list(found.memory) == ["reference", "critic"]
 
+    def test_a_critic_on_the_policys_backbone_is_a_head(self):
+        own, shared = cost(algorithm("ppo")), cost(algorithm("ppo"), shared_critic=True)
+        assert own.passes["critic"].startswith("one for the values;")
+        assert own.memory["critic"] == (
+            "a model of the policy's size with gradients and optimizer memory; with critic.shared "
+            "a head on the policy's backbone"
+        )
+        head = "a head on the policy's backbone: one vector, with its optimizer memory"
+        assert shared.memory["critic"] == head
+        # ppo asks for old_logp anyway, and that pass gives the values too.
+        free = "none: the policy's pass before the update gives the values too"
+        assert shared.passes["critic"] == free
+        alone = algorithm("ppo", kl_placement="none", **{"controller.coef": 0})
+        assert cost(alone, shared_critic=True).passes["critic"] == (
+            "one of the policy for the values, or none where that for old_logp gives them too"
+        )
+        whole = algorithm("ppo", kl_estimator="full")
+        assert cost(whole, shared_critic=True).passes["critic"] == (
+            "one more of the policy, for the values"
+        )
+        assert f"\n  memory: critic: {head}\n" in algorithm("ppo").describe(shared_critic=True)
+
     def test_memory_for_a_whole_mini_batch(self):
         assert cost(algorithm("dr_grpo", policy_loss="kl_cov")).memory == {
             "mini-batch": "policy_loss 'kl_cov' must see it whole: no cutting into micro-batches"

@@ -92,6 +92,15 @@ def test_the_roles_that_they_play():
             "critic.coef must be a number above 0, got 0.0.",
         ),
         (
+            {"max_staleness": 2},
+            "max_staleness must be 0 (each batch is sampled with the newest weights) or 1 (while "
+            "the step before learns), got 2.",
+        ),
+        (
+            {"reference": {"refresh_steps": -1}},
+            "reference.refresh_steps must be 0 (never) or more, got -1.",
+        ),
+        (
             {"critic": {"fresh_head": True}},
             "critic.fresh_head has no effect without critic.path: the head is fresh anyway.",
         ),

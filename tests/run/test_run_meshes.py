@@ -133,12 +133,6 @@ def test_a_reference_of_its_own_from_a_folder(tmp_path):
             {"reference": ReferenceConfig(refresh_steps=2)},
             "reference.refresh_steps is 2, but algorithm 'dr_grpo' has no reference. Set it to 0.",
         ),
-        (
-            "dr_grpo",
-            {"max_staleness": 2},
-            "max_staleness must be 0 (each batch is sampled with the newest weights) or 1 (while "
-            "the step before learns), got 2.",
-        ),
     ],
 )
 def test_settings_without_an_effect_are_refused(tmp_path, name, changes, message):

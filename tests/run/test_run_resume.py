@@ -12,6 +12,7 @@ import zootomy as z
 from flax import nnx
 from run_kit import ALGORITHM, QUIET, assert_same_weights, config, log, train_interrupted, weights
 from zootomy.learners import WarmupConfig
+from zootomy.learners.role_config import CriticConfig
 from zootomy.learners.run import train
 from zootomy.learners.run_config import (
     CheckpointConfig,
@@ -21,6 +22,7 @@ from zootomy.learners.run_config import (
     read_yaml,
     write_yaml,
 )
+from zootomy.learners.run_folder import prepare_folder
 from zootomy.models import (
     LoraConfig,
     RewardModel,
@@ -61,6 +63,34 @@ def test_a_folder_with_a_run_is_not_overwritten(uninterrupted):
         f"{str(uninterrupted)!r} holds a run already. Pass --resume to go on with it, or choose "
         f"another folder."
     )
+
+
+def test_what_a_run_names_is_found_from_elsewhere(tmp_path, monkeypatch):
+    (tmp_path / "models" / "judge").mkdir(parents=True)
+    (tmp_path / "mine.py").touch()
+    # Called as a task and a reward are that are no files.
+    (tmp_path / "arithmetic").mkdir()
+    (tmp_path / "math_verify").mkdir()
+    given = config(Path("runs/one"))
+    judge = RewardModelConfig(path="models/judge")
+    given = replace(
+        given,
+        critic=CriticConfig(path="models/judge"),
+        reward_models={"judge": judge, "gone": RewardModelConfig(path="models/gone")},
+        task=replace(given.task, rewards=("mine.py:even", "math_verify", "mine.py")),
+    )
+    monkeypatch.chdir(tmp_path)
+    prepare_folder(Path("runs/one"), ALGORITHM, given, resume=False)
+    monkeypatch.chdir(tmp_path / "models")
+    _, read = read_yaml(tmp_path / "runs/one/run.yaml")
+    assert read.folder == str(tmp_path / "runs" / "one")
+    assert read.critic.path == read.reward_models["judge"].path == str(tmp_path / "models/judge")
+    assert (read.reward_models["gone"].path, read.task.name) == ("models/gone", "arithmetic")
+    assert read.task.rewards == (f"{tmp_path}/mine.py:even", "math_verify", f"{tmp_path}/mine.py")
+    prepare_folder(Path(read.folder), ALGORITHM, read, resume=True)
+    # The words that began it go on with it, where they were said.
+    monkeypatch.chdir(tmp_path)
+    prepare_folder(Path("runs/one"), ALGORITHM, given, resume=True)
 
 
 def test_resuming_where_nothing_began_is_an_error(tmp_path):

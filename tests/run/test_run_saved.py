@@ -21,7 +21,14 @@ from zootomy.learners.role_config import (
 )
 from zootomy.learners.run import evaluate_folder, train
 from zootomy.learners.run_config import CheckpointConfig
-from zootomy.learners.saved import find_saved, load_policy, load_scalar, origin, source_config
+from zootomy.learners.saved import (
+    find_saved,
+    load_policy,
+    load_scalar,
+    origin,
+    pinned,
+    source_config,
+)
 from zootomy.models import (
     PRESETS,
     LoraConfig,
@@ -43,11 +50,24 @@ def test_a_run_is_its_newest_checkpoint(uninterrupted):
     # What the run wrote as a Hugging Face folder is what its last checkpoint holds.
     same(load_policy(str(uninterrupted)), uninterrupted)
     same(load_policy(str(uninterrupted / "checkpoints" / "5")), uninterrupted)
+    assert find_saved(uninterrupted / "checkpoints") == find_saved(uninterrupted)
+    assert pinned(str(uninterrupted / "checkpoints")) == str(uninterrupted / "checkpoints" / "5")
+    assert source_config(uninterrupted / "checkpoints") == source_config(uninterrupted)
     earlier = dict(named_arrays(load_policy(str(uninterrupted / "checkpoints" / "4"))))
     assert any(not np.array_equal(weights(uninterrupted)[name], x) for name, x in earlier.items())
     assert source_config(uninterrupted) == load_model(uninterrupted / "model").config
     assert origin(str(uninterrupted)) == ""
     assert origin("models/some") == "models/some"
+
+
+def test_a_checkpoint_is_examined_as_that_of_its_run(uninterrupted):
+    step = uninterrupted / "checkpoints" / "4"
+    with pytest.raises(z.ZootomyError) as caught:
+        evaluate_folder(step, {})
+    assert str(caught.value) == (
+        f"{str(step)!r} is no run folder: it has no run.yaml. Name {str(uninterrupted)!r}, and the "
+        f"checkpoint with --model."
+    )
 
 
 def test_it_is_made_in_its_place_and_dtype(uninterrupted):
@@ -84,9 +104,9 @@ def test_every_role_from_a_checkpoint(uninterrupted, tmp_path):
     assert line["kl"] != 0
     assert abs(line["reward/judge/raw_mean"]) > 0
     assert line["reward/judge/running_mean"] == pytest.approx(line["reward/judge/raw_mean"])
-    changes = {"size": 4}
-    found = evaluate_folder(uninterrupted, changes, source, seed=0)
-    assert found.keys() == evaluate_folder(uninterrupted, changes, "", seed=0).keys()
+    changes = {"evaluation.size": 4}
+    found = evaluate_folder(uninterrupted, changes, model=source)
+    assert found.keys() == evaluate_folder(uninterrupted, changes).keys()
 
 
 def test_a_critic_of_other_sizes_than_the_actor(tmp_path):

@@ -98,7 +98,8 @@ def test_an_exception_makes_all_completions_invalid_and_is_told():
     )
     assert "test_tasks_score.py:" in scores.last_error
     # What the other function said is still there to be logged.
-    assert scores.component_sums() == {"f0": (0.0, 0.0), "f1": (3.0, 3.0)}
+    assert np.isnan(scores.components[0]).all()
+    assert scores.components[1].tolist() == [1.0, 1.0, 1.0]
 
 
 def test_a_returned_exception_concerns_its_completion_alone():
@@ -264,10 +265,10 @@ def test_ragged_examples_name_the_missing_column():
     )
 
 
-def test_component_sums_skip_what_does_not_apply():
-    # Fault 16: [0.5, NaN, NaN, .8, .6, .7] has the mean .65 of 4 values, not NaN.
+def test_a_component_is_nan_where_it_does_not_apply():
+    # Fault 16: [0.5, NaN, NaN, .8, .6, .7] has the mean .65 of 4 values; zeros would make it .43.
     values = [0.5, None, None, 0.8, 0.6, 0.7]
     scores = score([RewardFunction("f", returning(values))], ["p"] * 6, ["c"] * 6, {})
-    total, count = scores.component_sums()["f"]
-    assert count == 4
-    assert total / count == pytest.approx(0.65)
+    applies = np.isfinite(scores.components[0])
+    assert applies.tolist() == [True, False, False, True, True, True]
+    assert scores.components[0][applies].mean() == pytest.approx(0.65)
