@@ -64,18 +64,17 @@ def short_table(rows: Sequence[Row]) -> str:
 
 
 def extent(rows: Sequence[Row]) -> str:
-    """How often was measured, and with which vocabularies, as a sentence."""
+    """How often was measured, as a sentence."""
     counts = {
         len(cell["all"])
         for row in rows
         for label, cell in row.cells.items()
         if label == OURS and len(cell.get("all", ())) > 1
     }
-    vocabs = " and ".join(f"{vocab:,}" for vocab in sorted({row.vocab for row in rows}))
     few, many = min(counts, default=1), max(counts, default=1)
     rounds = f"{few} rounds" if few == many else f"{few} to {many} rounds"
     once = "what takes a new process (first steps, memory) was measured once"
-    return f"Medians of {rounds}; {once}. The vocabulary is {vocabs}."
+    return f"Medians of {rounds}; {once}."
 
 
 def failures(rows: Sequence[Row]) -> list[str]:

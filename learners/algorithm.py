@@ -7,12 +7,12 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from ..registry import BlockSpec, describe, plugin_slots, slot, unknown_name
-from .contents import as_data, as_plain, asked_inputs, plugged, sequence, single, with_length
+from .contents import as_data, as_plain, asked_inputs, block_list, plugged, single, with_length
 from .overrides import apply_overrides
 from .validation import check_algorithm, check_run, warn_of_idle_distance
 
-# Slots that hold a sequence of blocks, and those that hold one.
-SEQUENCE_SLOTS = ("reward_shaping", "regularizer")
+# Slots that hold a list of blocks, and those that hold one.
+LIST_SLOTS = ("reward_shaping", "regularizer")
 SINGLE_SLOTS = (
     "group_filter",
     "kl_estimator",
@@ -96,8 +96,8 @@ class Algorithm:
         object.__setattr__(self, "deviations", tuple(self.deviations))
         for name in SINGLE_SLOTS:
             object.__setattr__(self, name, single(name, self.value(name)))
-        for name in SEQUENCE_SLOTS:
-            object.__setattr__(self, name, sequence(name, self.value(name)))
+        for name in LIST_SLOTS:
+            object.__setattr__(self, name, block_list(name, self.value(name)))
         words = slot("kl_placement").choices
         if self.kl_placement not in words:
             raise unknown_name("kl_placement", self.kl_placement, words)
@@ -114,7 +114,7 @@ class Algorithm:
         added = [place.name for place in plugin_slots()]
         if slot_name in added:
             return dict(self.plugged).get(slot_name)
-        known = (*SINGLE_SLOTS, *SEQUENCE_SLOTS, "kl_placement")
+        known = (*SINGLE_SLOTS, *LIST_SLOTS, "kl_placement")
         if slot_name not in known:
             raise unknown_name("slot", slot_name, (*known, *added))
         return self.__dict__[slot_name]
@@ -125,7 +125,7 @@ class Algorithm:
         for entry in fields(self):
             if entry.name in SINGLE_SLOTS and self.value(entry.name) is not None:
                 found.append((entry.name, self.value(entry.name)))
-            elif entry.name in SEQUENCE_SLOTS:
+            elif entry.name in LIST_SLOTS:
                 found.extend((entry.name, spec) for spec in self.value(entry.name))
         return found + [pair for pair in self.plugged if isinstance(pair[1], BlockSpec)]
 
@@ -175,7 +175,7 @@ class Algorithm:
 
         Args:
             changes: `slot` (one of a plug-in too) -> block(s), or `slot.hyperparameter` -> value;
-                in a slot of several blocks `slot.block.hyperparameter` says which one is meant.
+                in a slot with a list of blocks `slot.block.hyperparameter` says which one is meant.
 
         Raises:
             ZootomyError: for a name that does not exist, or a change that cannot work.
@@ -200,9 +200,9 @@ class Algorithm:
     def resolve_length(self, max_new_tokens: int) -> Algorithm:
         """Fill in the generation limit wherever a block's `length` was left None."""
         changed: dict[str, Any] = {}
-        for name in (*SINGLE_SLOTS, *SEQUENCE_SLOTS):
+        for name in (*SINGLE_SLOTS, *LIST_SLOTS):
             value = self.value(name)
-            if name in SEQUENCE_SLOTS:
+            if name in LIST_SLOTS:
                 changed[name] = tuple(with_length(spec, max_new_tokens) for spec in value)
             elif value is not None:
                 changed[name] = with_length(value, max_new_tokens)
@@ -219,7 +219,7 @@ class Algorithm:
             value = self.__dict__[entry.name]
             if isinstance(value, BlockSpec):
                 data[entry.name] = as_plain(value)
-            elif entry.name in SEQUENCE_SLOTS:
+            elif entry.name in LIST_SLOTS:
                 data[entry.name] = [as_plain(spec) for spec in value]
             elif entry.name == "plugins":
                 # Left out where it is empty, as in an algorithm that knows of no plug-in.

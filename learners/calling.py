@@ -128,12 +128,6 @@ def plugged(
     return value
 
 
-def one(value: Any) -> BlockSpec:
-    """The block in a slot that holds exactly one."""
-    assert isinstance(value, BlockSpec)
-    return value
-
-
 def check_coefficients(algorithm: Algorithm, coefficients: Mapping[str, Any]) -> None:
     """Refuse a coefficient that nothing reads, and the lack of one that a controller steers.
 

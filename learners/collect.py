@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +17,7 @@ from ..rollout import Completion, Request, RolloutConfig, RolloutEngine, fit_pro
 from ..tasks import PromptOrder, Task
 from .algorithm import Algorithm
 from .batch import BatchConfig
+from .contents import one
 from .judge import Judge
 from .seeds import derive_seed
 
@@ -120,7 +120,7 @@ class Collector:
         """
         spans = Spans() if spans is None else spans
         spec = self.algorithm.group_filter
-        strategy = None if spec is None else setting("group_filter", _spec(spec), "strategy")
+        strategy = None if spec is None else setting("group_filter", one(spec), "strategy")
         kept, sampled, failures = [], [], Counter()
         refills, consumed = 0, 0
         while True:
@@ -136,7 +136,7 @@ class Collector:
             kept += [group for group in groups if group.teaches]
             if len(kept) == self.batch.full:
                 break
-            if refills == setting("group_filter", _spec(spec), "max_refills"):
+            if refills == setting("group_filter", one(spec), "max_refills"):
                 kept = self._short(kept, groups, step, refills)
                 break
             refills += 1
@@ -213,14 +213,14 @@ class Collector:
         spec = self.algorithm.group_filter
         if spec is None:
             return np.ones(len(rewards), bool)
-        keep = get("group_filter", _spec(spec).name)(
-            jnp.asarray(rewards), jnp.asarray(valid), **bind("group_filter", _spec(spec))
+        keep = get("group_filter", one(spec).name)(
+            jnp.asarray(rewards), jnp.asarray(valid), **bind("group_filter", one(spec))
         )
         return np.asarray(keep, bool)
 
     def _short(self, kept: list[Group], last: list[Group], step: int, refills: int) -> list[Group]:
         """What to do when the refills are used up: an error, or a batch with gaps."""
-        spec = _spec(self.algorithm.group_filter)
+        spec = one(self.algorithm.group_filter)
         if setting("group_filter", spec, "when_short") == "error":
             raise ZootomyError(
                 f"Step {step}: only {len(kept)} of {self.batch.full} groups passed group_filter "
@@ -239,16 +239,11 @@ def rehearse_filter(algorithm: Algorithm, batch: BatchConfig) -> None:
         ZootomyError: what it would say of a value out of range.
     """
     if algorithm.group_filter is not None:
-        spec = _spec(algorithm.group_filter)
+        spec = one(algorithm.group_filter)
         shape = (batch.full, batch.group_size)
         function = partial(get("group_filter", spec.name), **bind("group_filter", spec))
         rewards = jax.ShapeDtypeStruct(shape, jnp.float32)
         jax.eval_shape(function, rewards, jax.ShapeDtypeStruct(shape, bool))
-
-
-def _spec(value: Any) -> Any:
-    assert value is not None
-    return value
 
 
 def _refuse_unscored(sampled: list[Group], step: int, error: str | None) -> None:

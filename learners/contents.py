@@ -31,6 +31,12 @@ def _spec(slot_name: str, given: Any) -> BlockSpec:
     return check_spec(slot_name, spec)
 
 
+def one(value: Any) -> BlockSpec:
+    """The block in a slot that holds exactly one."""
+    assert isinstance(value, BlockSpec)
+    return value
+
+
 def single(slot_name: str, given: Any) -> BlockSpec | None:
     """The block in a slot that holds one; None where it is empty."""
     if slot_name in OPTIONAL_SLOTS and (given is None or given == "none"):
@@ -38,8 +44,8 @@ def single(slot_name: str, given: Any) -> BlockSpec | None:
     return _spec(slot_name, given)
 
 
-def sequence(slot_name: str, given: Any) -> tuple[BlockSpec, ...]:
-    """The blocks in a slot that holds several."""
+def block_list(slot_name: str, given: Any) -> tuple[BlockSpec, ...]:
+    """The blocks in a slot that holds a list of them."""
     if given is None or given == "none":
         return ()
     if isinstance(given, str | BlockSpec | Mapping) or not isinstance(given, Sequence):

@@ -14,7 +14,8 @@ from ..blocks.types import RewardInfo
 from ..registry import setting
 from .algorithm import Algorithm
 from .arrays import Experience, Metrics, Rollouts, check_shapes
-from .calling import call, check_coefficients, logged, one, plugged
+from .calling import call, check_coefficients, logged, plugged
+from .contents import one
 from .vocabulary import before_the_update
 
 OLD_LOGP = "give the trainer's log-probabilities before the update"
@@ -108,7 +109,7 @@ def _clean(x: jax.Array | None, mask: jax.Array) -> jax.Array | None:
 def _shape_rewards(
     algorithm: Algorithm, rollouts: Rollouts, mask: jax.Array, metrics: Metrics
 ) -> jax.Array:
-    """`[P, G]` the rewards after the chain; 0 where invalid."""
+    """`[P, G]` the rewards after all shapings; 0 where invalid."""
     info = RewardInfo(
         valid=rollouts.valid,
         lengths=count(mask, axis=1).astype(jnp.int32).reshape(rollouts.rewards.shape),
@@ -128,7 +129,7 @@ def _shape_rewards(
 def _token_rewards(shaped: jax.Array, given: jax.Array | None, mask: jax.Array) -> jax.Array:
     """`[N, T]`: what was given to single actions, and the rest of the shaped reward on the last.
 
-    Their sum over a completion is its reward after the chain, whatever was given to its parts.
+    Their sum over a completion is its reward after all shapings, whatever was given to its parts.
     """
     if given is None:
         return _at_last_action(shaped, mask)

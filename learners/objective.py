@@ -14,7 +14,8 @@ from ..models import Distributions
 from ..registry import BlockSpec, ZootomyError
 from .algorithm import Algorithm
 from .arrays import Experience, Metrics
-from .calling import VALUE, call, check_coefficients, logged, one, plugged
+from .calling import VALUE, call, check_coefficients, logged, plugged
+from .contents import one
 from .experience import REF_LOGP
 from .vocabulary import in_the_update, is_over_vocabulary, over_vocabulary
 

@@ -78,7 +78,7 @@ def _change(slot_name: str, current: Any, path: str, value: Any) -> Any:
 
 
 def _change_one_of(slot_name: str, specs: list[BlockSpec], path: str, value: Any) -> list[Any]:
-    """A chain with one hyperparameter of one of its blocks changed."""
+    """A list of blocks with one hyperparameter of one of its blocks changed."""
     named, _, rest = path.partition(".")
     if rest:
         name = describe(slot_name, named).name

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ..registry import BlockSpec, ZootomyError, describe, setting
+from .contents import one
 
 if TYPE_CHECKING:
     from .algorithm import Algorithm
@@ -67,7 +68,7 @@ def check_run(algorithm: Algorithm, *, group_size: int, rollout_logp: bool) -> N
                 f"use an algorithm without a group baseline (reinforce, reinforce_pp, ppo)."
             )
     if "rollout_logp" in algorithm.needs and not rollout_logp:
-        name = _spec(algorithm.correction).name
+        name = one(algorithm.correction).name
         raise ZootomyError(
             f"correction {name!r} needs the log-probabilities the engine sampled with, and this "
             f"engine reports none. Set correction to 'none' or use another engine."
@@ -75,7 +76,7 @@ def check_run(algorithm: Algorithm, *, group_size: int, rollout_logp: bool) -> N
 
 
 def check_token_rewards(algorithm: Algorithm) -> None:
-    """Warn of a chain that changes a completion's reward in a unit that its parts do not share."""
+    """Warn of shapings that change a completion's reward in a unit that its parts do not share."""
     for spec in algorithm.value("reward_shaping"):
         divides = spec.name == "normalize" and spec.hyperparameters["std"] != "none"
         if spec.name in SCALING or divides:
@@ -86,27 +87,22 @@ def check_token_rewards(algorithm: Algorithm) -> None:
             )
 
 
-def _spec(value: object) -> BlockSpec:
-    assert isinstance(value, BlockSpec)
-    return value
-
-
 def _check_shaping(algorithm: Algorithm) -> None:
-    """The chain's order, for blocks that look at something else than the rewards so far."""
-    chain = [(spec.name, describe("reward_shaping", spec.name).needs)
+    """The order of the list, for blocks that look at something else than the rewards so far."""
+    listed = [(spec.name, describe("reward_shaping", spec.name).needs)
              for spec in algorithm.value("reward_shaping")]  # fmt: skip
-    for (before, _), (name, needs) in itertools.pairwise(chain):
+    for (before, _), (name, needs) in itertools.pairwise(listed):
         if "components" in needs:
             raise ZootomyError(
                 f"reward_shaping {name!r} starts from the single reward functions, so what stands "
-                f"before it ({before!r}) would have no effect. Put {name!r} first in the chain."
+                f"before it ({before!r}) would have no effect. Put {name!r} first in the list."
             )
         if needs & BASELINES:
             _warn(
                 f"reward_shaping {name!r} compares with rewards as the functions gave them, but "
-                f"{before!r} changes them before. Consider putting {name!r} first in the chain."
+                f"{before!r} changes them before. Consider putting {name!r} first in the list."
             )
-    compared = [name for name, needs in chain if needs & BASELINES]
+    compared = [name for name, needs in listed if needs & BASELINES]
     if len(compared) > 1:
         raise ZootomyError(
             f"reward_shaping {compared[0]!r} and {compared[1]!r} each compare with a baseline of "
@@ -115,7 +111,7 @@ def _check_shaping(algorithm: Algorithm) -> None:
 
 
 def _check_critic(algorithm: Algorithm) -> None:
-    advantage = _spec(algorithm.advantage).name
+    advantage = one(algorithm.advantage).name
     uses_critic = "critic" in describe("advantage", advantage).needs
     if uses_critic and algorithm.value_loss is None:
         raise ZootomyError(
@@ -131,8 +127,8 @@ def _check_critic(algorithm: Algorithm) -> None:
 
 def _check_kl(algorithm: Algorithm) -> None:
     placement = algorithm.kl_placement
-    estimator = _spec(algorithm.kl_estimator)
-    controller = _spec(algorithm.controller)
+    estimator = one(algorithm.kl_estimator)
+    controller = one(algorithm.controller)
     coefficient = controller.hyperparameters.get("coef")
     if placement == "none" and (controller.name != "constant" or coefficient):
         raise ZootomyError(
@@ -172,9 +168,9 @@ def _check_kl(algorithm: Algorithm) -> None:
 
 
 def _check_ratio(algorithm: Algorithm) -> None:
-    ratio = _spec(algorithm.ratio).name
-    aggregation = _spec(algorithm.aggregation).name
-    loss = _spec(algorithm.policy_loss).name
+    ratio = one(algorithm.ratio).name
+    aggregation = one(algorithm.aggregation).name
+    loss = one(algorithm.policy_loss).name
     if ratio == "sequence" and aggregation == "token_mean":
         raise ZootomyError(
             "ratio 'sequence' gives a completion one ratio, but aggregation 'token_mean' counts "
@@ -194,7 +190,7 @@ def _check_ratio(algorithm: Algorithm) -> None:
             else f"ratio 'none' is always 1, and policy_loss {loss!r} works through the ratio. "
             f"Consider policy_loss 'reinforce', or ratio 'token'."
         )
-    form = _spec(algorithm.policy_loss).hyperparameters.get("form")
+    form = one(algorithm.policy_loss).hyperparameters.get("form")
     if loss == "reinforce" and form == "logp" and ratio != "none":
         _warn(
             f"policy_loss 'reinforce' with form 'logp' does not look at ratio {ratio!r}, which has "
@@ -226,7 +222,7 @@ def _check_regularizers(algorithm: Algorithm) -> None:
 def _check_settings(algorithm: Algorithm) -> None:
     """The range of slots' own settings, whose types the registry has checked."""
     if algorithm.group_filter is not None:
-        refills = setting("group_filter", _spec(algorithm.group_filter), "max_refills")
+        refills = setting("group_filter", one(algorithm.group_filter), "max_refills")
         if refills < 0:
             raise ZootomyError(f"group_filter.max_refills must be 0 or more, got {refills}.")
 

@@ -1,4 +1,4 @@
-"""What a completion is worth beside its siblings: functions of `[P, G]` rewards, in a chain.
+"""What a completion is worth beside its siblings: functions of `[P, G]` rewards, in a list.
 
 Every block returns float32, 0 on invalid completions, and lets nothing that an invalid entry
 holds (NaN too) reach a valid one.

@@ -50,7 +50,7 @@ def split(
 def per_function(rewards: jax.Array, info: RewardInfo, *, shape: str = "group_mean") -> jax.Array:
     """Each reward function shaped by itself, then their weighted sum.
 
-    It starts from `info.components`, not from the rewards handed in: put it first in the chain.
+    It starts from `info.components`, not from the rewards handed in: put it first in the list.
 
         A_i = Σ_f w_f · shape(R_f)_i
 
@@ -96,7 +96,7 @@ def gdpo(
     The second stage counts each completion once, as in TRL, whose values the defaults are. verl
     counts each token, so that long completions weigh more: `whiten=False, eps=1e-6`, then
     whitening `batch`. It starts from `info.components`, not from the rewards handed in: put it
-    first in the chain.
+    first in the list.
 
         s_i = Σ_f w_f (R_f,i − μ_f) / (σ_f + eps),   μ_f and σ_f over the group
         A_i = (s_i − mean(s)) / (std(s) + whiten_eps),   over the valid completions of the batch

@@ -34,10 +34,10 @@ def identity(rewards: jax.Array, info: RewardInfo) -> jax.Array:
 def clip(
     rewards: jax.Array, info: RewardInfo, *, low: float = -10.0, high: float = 10.0
 ) -> jax.Array:
-    """The reward held between two bounds, at its place in the chain.
+    """The reward held between two bounds, at its place in the list.
 
     OpenRLHF clips after the group baseline, TRL's RLOO before it and before the KL: here it is
-    done where the block stands in the chain.
+    done where the block stands in the list.
 
         A_i = min(max(R_i, low), high)
 

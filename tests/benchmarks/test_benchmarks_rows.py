@@ -76,10 +76,8 @@ def test_how_often_was_measured_is_said():
     often = Row("pass", 32_768, "s", False, {"zootomy": {"value": 2.0, "all": [2.0] * 4}})
     twice = Row("step", 512, "s", False, {"zootomy": {"value": 2.0, "all": [2.0] * 2}})
     once = "what takes a new process (first steps, memory) was measured once."
-    assert report.extent([often, twice, TIME]) == (
-        f"Medians of 2 to 4 rounds; {once} The vocabulary is 512 and 32,768."
-    )
-    assert report.extent([twice]) == f"Medians of 2 rounds; {once} The vocabulary is 512."
+    assert report.extent([often, twice, TIME]) == (f"Medians of 2 to 4 rounds; {once}")
+    assert report.extent([twice]) == f"Medians of 2 rounds; {once}"
 
 
 def test_failures_are_told():

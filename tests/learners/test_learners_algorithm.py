@@ -189,7 +189,7 @@ class TestOverrides:
     def test_an_override_keeps_the_name(self):
         assert algorithm("grpo", aggregation="token_mean").name == "grpo"
 
-    def test_a_value_in_a_chain_is_found_by_its_own_name(self):
+    def test_a_value_in_a_list_is_found_by_its_own_name(self):
         built = algorithm("dapo", **{"reward_shaping.factor": 0.5, "reward_shaping.ddof": 0})
         first, second = built.reward_shaping
         assert first.hyperparameters["factor"] == 0.5
@@ -200,7 +200,7 @@ class TestOverrides:
         assert built == algorithm("dapo", **{"reward_shaping.grpo.eps": 1e-6})
         assert built.reward_shaping[1].hyperparameters["eps"] == 1e-6
 
-    def test_a_chain_given_and_changed_at_once(self):
+    def test_a_list_given_and_changed_at_once(self):
         built = algorithm(
             "grpo", reward_shaping=["clip", {"name": "grpo"}], **{"reward_shaping.low": -1}
         )
@@ -216,7 +216,7 @@ class TestOverrides:
         built = start.override({"reward_shaping.group_mean.singleton": "reward"})
         assert [s.hyperparameters["singleton"] for s in built.reward_shaping] == ["reward", "zero"]
 
-    def test_a_chain_without_that_block_or_value(self):
+    def test_a_list_without_that_block_or_value(self):
         assert text_of(algorithm, "dapo", **{"reward_shaping.clip.low": -1}) == (
             "Unknown block in this reward_shaping: 'clip'. Known: group_norm, overlong_penalty."
         )
@@ -390,11 +390,11 @@ class TestSteeredCoefficients:
 
 
 class TestContradictions:
-    def test_a_chain_whose_beginning_would_be_lost(self):
-        chain = ("overlong_penalty", "gdpo")
-        assert text_of(algorithm, "gdpo", reward_shaping=chain) == (
+    def test_a_list_whose_beginning_would_be_lost(self):
+        listed = ("overlong_penalty", "gdpo")
+        assert text_of(algorithm, "gdpo", reward_shaping=listed) == (
             "reward_shaping 'gdpo' starts from the single reward functions, so what stands before "
-            "it ('overlong_penalty') would have no effect. Put 'gdpo' first in the chain."
+            "it ('overlong_penalty') would have no effect. Put 'gdpo' first in the list."
         )
         algorithm("gdpo", reward_shaping=("per_function", "clip"))
 

@@ -260,13 +260,13 @@ class TestDiff:
             + "  needs: no reference any more\n"
         )
 
-    def test_chains(self):
+    def test_lists(self):
         start = algorithm("dapo")
         assert start.diff(start.override({"reward_shaping.ddof": 0})) == (
             "dapo → dapo (changed)\n  reward_shaping.group_norm.ddof: 1 → 0\n"
             "    ddof: 1 for the unbiased variance, 0 for that of the population.\n"
         )
-        # Of two chains only what is not in both is explained.
+        # Of two lists only what is not in both is explained.
         text = start.diff(start.override({"reward_shaping": ["group_norm"]}))
         assert "    overlong_penalty: " in text
         assert "    group_norm: " not in text

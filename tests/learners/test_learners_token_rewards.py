@@ -88,7 +88,7 @@ def test_rewards_by_token_are_summed_from_each_action_on(digits):
     np.testing.assert_allclose(batch.advantages, [[1.5, 1.0, 2.0], [1.5, 3.0, 0.0]])
 
 
-def test_what_a_chain_changes_it_changes_on_the_last_action(digits):
+def test_what_a_list_changes_it_changes_on_the_last_action(digits):
     # Sums 3 and 1, mean 2: R' = ±1. Rewards 1, 0, 2 + (1 − 3) and 1, 0 + (−1 − 1).
     _, batch = made(digits, [[1.0, 0.0, 2.0], [1.0, 0.0]], "token")
     np.testing.assert_allclose(batch.advantages, [[1.0, 0.0, 0.0], [-1.0, -2.0, 0.0]])
@@ -107,7 +107,7 @@ def test_other_functions_rewards_stand_on_the_last_action(digits):
     assert [x.tolist() for x in collected.groups[0].token_rewards] == [[1.0, 0.0, 0.0], [0.0, 0.0]]
 
 
-def test_a_chain_that_divides_is_doubtful(digits):
+def test_a_list_that_divides_is_doubtful(digits):
     rewards = (RewardFunction("parts", tiny_run.share, per="token"),)
     with pytest.warns(DoubtfulChoiceWarning, match=r"'group_norm' changes the unit of a compl"):
         tiny_run.make_learner(digits, TwoTurns, algorithm("grpo"), rewards=rewards)
