@@ -112,13 +112,14 @@ def write_batch(
     rows: int = PROMPTS * GROUP,
     prompt: int = PROMPT,
     completion: int = COMPLETION,
+    group: int = GROUP,
 ) -> Batch:
-    """Random prompts, completions and advantages."""
+    """Random prompts, each of a group of completions, and advantages."""
     rng = np.random.default_rng([SEED, vocab, rows, prompt, completion])
     path.parent.mkdir(parents=True, exist_ok=True)
     np.savez(
         path,
-        prompts=rng.integers(0, vocab, (rows, prompt), dtype=np.int32),
+        prompts=rng.integers(0, vocab, (rows // group, prompt), dtype=np.int32).repeat(group, 0),
         completions=rng.integers(0, vocab, (rows, completion), dtype=np.int32),
         advantages=rng.standard_normal(rows).astype(np.float32),
     )

@@ -7,10 +7,12 @@ from .distributed import DistributedConfig, join_processes
 from .meshes import MeshShape, mesh_text, parse_mesh
 from .optimizer import OptimizerConfig, make_optimizer, make_schedule, optimizer_names
 from .outputs import ModelOutputs, Wanted
-from .packing import MicroBatch, Rows, Sequences, pack
+from .packing import MicroBatch, Rows, pack
 from .passes import UpdateResult
 from .programs import LossFunction
 from .roles import Role
+from .sequences import Sequences
+from .shapes import Shape
 from .sharding import Placement
 from .state import ClusterState
 from .stored import read_stored, stored_arrays
@@ -35,6 +37,7 @@ __all__ = [
     "Role",
     "Rows",
     "Sequences",
+    "Shape",
     "UpdateResult",
     "Wanted",
     "Watch",

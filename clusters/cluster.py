@@ -13,14 +13,15 @@ from ..registry import ZootomyError
 from ..rollout import RolloutConfig, weights_of
 from ..rollout.types import Completion, Request, RolloutEngine, SamplingParams
 from . import cast
-from .config import ClusterConfig, row_length
+from .config import ClusterConfig
 from .memory import held_bytes
 from .optimizer import OptimizerConfig
 from .outputs import ModelOutputs, Wanted
-from .packing import Sequences
 from .passes import AnyModel, Learning, Passes, UpdateResult, check_batch
 from .programs import LossFunction
 from .roles import Role, reward_seat, role_of
+from .rows import row_length, shared_prompts
+from .sequences import Sequences
 from .shared import ValueHead
 from .state import ClusterState, give_state, take_state
 
@@ -38,14 +39,16 @@ class Cluster:
         total_steps: optimizer steps of the whole run, the horizon of the schedules.
         max_tokens: longest sequence of the run, prompt and completion; the row length where
             `config.row_length` is None.
+        max_prompt_tokens: longest prompt; needed where completions are to share theirs.
+        group_size: G, completions of a prompt.
         reference: `"none"`, `"snapshot"` (the actor as it is given, of one with adapters its
             backbone), or a model of its own.
         critic: a model that gives `[R, L]` values, or `"shared"`: a head on the actor's backbone.
         critic_optimizer: its optimizer; needed with a critic.
         critic_steps: its horizon; None: `total_steps`.
         reward: scores whole sequences, or several by name; never trained, nor in a checkpoint.
-        engine: samples completions; it is given the actor's weights at once. Settings make an
-            engine on the mesh of the rollout, which shares the actor's arrays where they agree.
+        engine: samples completions, with the actor's weights from the start. Settings make one on
+            the mesh of the rollout, which shares the actor's arrays where they agree.
 
     Raises:
         ZootomyError: for a critic without an optimizer or the reverse, or no row length.
@@ -59,6 +62,8 @@ class Cluster:
         optimizer: OptimizerConfig,
         total_steps: int,
         max_tokens: int | None = None,
+        max_prompt_tokens: int | None = None,
+        group_size: int = 1,
         reference: Literal["none", "snapshot"] | Decoder = "none",
         critic: ValueModel | Literal["shared"] | None = None,
         critic_optimizer: OptimizerConfig | None = None,
@@ -69,8 +74,8 @@ class Cluster:
         self.config = config
         self.version = 0
         self.row_length = row_length(config, max_tokens)
-        sizes = actor.config.vocab_size, actor.config.hidden_size
-        self._passes = Passes(config, self.row_length, *sizes)
+        shared = shared_prompts(config, actor.kernel, max_prompt_tokens, group_size)
+        self._passes = Passes(config, self.row_length, actor.config, shared)
         self.micro_rows = config.rows(self.row_length)
         critics = critic, critic_optimizer, critic_steps
         self._actor = cast.make_actor(config, actor, optimizer, total_steps, *critics)
@@ -151,7 +156,7 @@ class Cluster:
 
         Raises:
             ZootomyError: a role without log-probabilities, a sequence longer than a row, a token
-                outside the vocabulary, a temperature that is not positive.
+                outside the vocabulary, a temperature of 0 or less.
         """
         model = cast.find_policy(self._models, role)
         if with_values and not (role == Role.ACTOR and self.shares_backbone):
@@ -227,29 +232,23 @@ class Cluster:
             sequences: N prompts and completions.
             batch: a tree with leaves `[N, ...]`; the loss sees them as `[M, ...]`, with zeros in
                 slots that hold no sequence.
-            loss: `(ModelOutputs, batch, coefficients) -> (scalar, {name: (sum, weight)})`. Give the
-                same function each time: another one is another program.
+            loss: `(ModelOutputs, batch, coefficients) -> (scalar, {name: (sum, weight)})`; the
+                same function each time, since another one is another program.
             temperature: of the actor's log-probabilities.
             coefficients: a tree of numbers, or JAX arrays, that may change from step to step.
             with_entropy: whether the loss reads `outputs.entropy`.
             with_sum_pi_squared: whether the loss reads `outputs.sum_pi_squared`.
-            whole: the loss couples the sequences of a micro-batch, so that it must see all of them
-                at once.
+            whole: the loss couples sequences, so that it must see all of them at once.
             with_head: whether the loss reads `outputs.head`.
-            with_values: whether the actor's loss reads `outputs.values` too, those of a critic on
-                its backbone. The step is then one of both; one of the critic alone changes nothing
-                but its head.
-
-        Returns:
-            What the step did.
+            with_values: whether the actor's loss reads the `outputs.values` of a critic on its
+                backbone: a step of both. One of the critic alone changes nothing but its head.
 
         Raises:
             NonFiniteError: a loss or gradient that is not finite; no weights are changed.
             ZootomyError: leaves that do not fit, or a step after the schedule has ended.
         """
         trained = self._trained(role)
-        asked = with_entropy, with_sum_pi_squared, with_head, with_values
-        wanted = cast.wanted_of(trained, *asked)
+        wanted = cast.wanted_of(trained, with_entropy, with_sum_pi_squared, with_head, with_values)
         check_batch(batch, len(sequences))
         return self._passes.update(
             trained, sequences, batch, loss,

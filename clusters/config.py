@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -57,7 +56,11 @@ class ClusterConfig:
         micro_tokens: tokens of a training pass; it takes the place of `micro_rows`.
         forward_rows: R of a pass without gradient, which can be larger; None: `micro_rows`.
         row_length: L, tokens a row; None: the longest sequence that the run allows.
-        sequences_per_row: most sequences packed into a row; 1 turns packing off.
+        sequences_per_row: most sequences packed into a row, of rows with branches into a branch;
+            1 turns packing off.
+        share_prompts: a prompt is computed once for its completions: rows begin with the prompt,
+            and end in branches that read it. It takes groups, attention by XLA's own program, and
+            rows that are whole on a device; each completion has its own prompt where one lacks.
         row_shapes: how many shapes (rows and row length) a pass may be compiled for; None: 4 where
             a micro-batch has 2,048 tokens or more, else 1.
 
@@ -76,6 +79,7 @@ class ClusterConfig:
     forward_rows: int | None = None
     row_length: int | None = None
     sequences_per_row: int = 4
+    share_prompts: bool = True
     row_shapes: int | None = None
 
     def __post_init__(self) -> None:
@@ -290,29 +294,6 @@ class ClusterConfig:
         for name in self.offload_to_cpu:
             if name not in OFFLOADS:
                 raise unknown_name("role to offload", name, OFFLOADS)
-
-
-def row_length(config: ClusterConfig, max_tokens: int | None, devices: int | None = None) -> int:
-    """L, tokens a row: what is configured, or the longest sequence; filled up for the devices.
-
-    Args:
-        config: gives it, or leaves it open.
-        max_tokens: the longest sequence of the run.
-        devices: as of `ClusterConfig.mesh_shape`.
-
-    Raises:
-        ZootomyError: if neither says it, or a sequence might not fit.
-    """
-    if config.row_length is None and max_tokens is None:
-        raise ZootomyError("Give row_length in the ClusterConfig, or max_tokens to the Cluster.")
-    if config.row_length is None:
-        return config.length(operator.index(max_tokens), devices)  # type: ignore[arg-type]
-    if max_tokens is not None and config.row_length < max_tokens:
-        raise ZootomyError(
-            f"row_length={config.row_length} is shorter than the longest sequence of the run, "
-            f"{max_tokens} tokens; raise row_length, or lower the prompt or completion limit."
-        )
-    return config.length(config.row_length, devices)
 
 
 def _up(asked: int, multiple: int) -> int:

@@ -75,37 +75,36 @@ def compute(
 ) -> ModelOutputs:
     """One forward pass; the same for log-probabilities before an update and within it."""
     model = nnx.merge(graph, params, rest)
-    valid = jnp.arange(rows.index.shape[1]) < rows.lengths[:, None]
+    valid = jnp.arange(rows.actions.shape[1]) < rows.lengths[:, None]
+    seen = rows.tokens, rows.positions, rows.segments, rows.reads
+    before = _pick(rows.before, rows.actions)
     if wanted.values:
-        values = model.token_scores(rows.tokens, rows.positions, rows.segments)
-        return _with_values(ModelOutputs(), values, rows, valid)
-    hidden = model(rows.tokens, rows.positions, rows.segments)
+        values = model.token_scores(*seen)
+        return _with_values(ModelOutputs(), values, rows, before, valid)
+    hidden = model(*seen)
     options = {
+        "temperature": temperature,
         "with_entropy": wanted.entropy,
         "with_sum_pi_squared": wanted.sum_pi_squared,
         "vocabulary_blocks": split.vocabulary,
     }
-    if rows.index.size <= rows.tokens.size:
+    # Prompts that stand for themselves are no actions.
+    first = 0 if rows.reads is None else rows.tokens.shape[1] - rows.reads[0].size
+    if rows.actions.size <= rows.tokens[:, first:].size:
         # Fewer actions than tokens: the head runs on the actions alone.
-        stats = token_stats(
-            _pick(hidden, rows.index),
-            model.head_kernel(),
-            _pick(rows.tokens, rows.index + 1),
-            temperature=temperature,
-            **options,
-        )
+        actions = _pick(rows.tokens, rows.actions)
+        stats = token_stats(_pick(hidden, before), model.head_kernel(), actions, **options)
     else:
-        following = jnp.roll(rows.tokens, -1, axis=1)
-        stats = token_stats(
-            hidden, model.head_kernel(), following, temperature=temperature, **options
-        )
-        stats = jax.tree.map(lambda x: _pick(x, rows.index), stats)
+        behind = _pick(hidden, rows.before[:, first:])
+        stats = token_stats(behind, model.head_kernel(), rows.tokens[:, first:], **options)
+        places = jnp.maximum(rows.actions - first, 0)
+        stats = jax.tree.map(lambda x: _pick(x, places), stats)
     stats = jax.tree.map(lambda x: jnp.where(valid, x, 0.0), stats)
     outputs = ModelOutputs(stats.logp, stats.entropy, stats.sum_pi_squared)
     if wanted.both:
-        outputs = _with_values(outputs, model.values(hidden), rows, valid)
+        outputs = _with_values(outputs, model.values(hidden), rows, before, valid)
     if wanted.hidden or wanted.head:
-        picked = jnp.where(valid[..., None], _pick(hidden, rows.index), 0)
+        picked = jnp.where(valid[..., None], _pick(hidden, before), 0)
         kernel, shape = model.head_kernel(), rows.tokens.shape
         head = Head(picked, kernel, temperature, shape) if wanted.head else None
         outputs = outputs._replace(hidden=picked if wanted.hidden else None, head=head)
@@ -113,13 +112,13 @@ def compute(
 
 
 def _with_values(
-    outputs: ModelOutputs, values: jax.Array, rows: Rows, valid: jax.Array
+    outputs: ModelOutputs, values: jax.Array, rows: Rows, before: jax.Array, valid: jax.Array
 ) -> ModelOutputs:
     """With values `[R, L]` of all tokens, those before each action and after the last."""
-    last = jnp.take_along_axis(rows.index, jnp.maximum(rows.lengths - 1, 0)[:, None], axis=1)
-    final = _pick(values, last + 1)[:, 0]
+    last = jnp.maximum(rows.lengths - 1, 0)[:, None]
+    final = _pick(values, jnp.take_along_axis(rows.actions, last, axis=1))[:, 0]
     return outputs._replace(
-        values=jnp.where(valid, _pick(values, rows.index), 0.0),
+        values=jnp.where(valid, _pick(values, before), 0.0),
         final_values=jnp.where(rows.lengths > 0, final, 0.0),
     )
 

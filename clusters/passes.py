@@ -11,13 +11,15 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from ..models import from_host, to_host
+from ..models import ModelConfig, from_host, to_host
 from ..registry import ZootomyError
 from .config import ClusterConfig
+from .layout import fitting_shape
 from .outputs import ModelOutputs, Split, Wanted
-from .packing import MicroBatch, Sequences, fitting_shape, pack
+from .packing import MicroBatch, pack
 from .programs import LossFunction, Total, accumulate, forward, measure
-from .shapes import Shape, row_shapes
+from .sequences import Sequences
+from .shapes import Shape, branched, row_shapes
 from .shared import ValueHead
 from .trained import RoleModel, TrainedModel
 
@@ -57,20 +59,35 @@ class Passes:
     Args:
         config: mesh and row shapes.
         row_length: L, tokens a row.
-        vocab_size: V; token ids are checked against it, since a gather would not complain.
-        hidden_size: D; sets the length at which attention costs as much as the projections.
+        sizes: of the actor: token ids are checked against V, since a gather would not complain, and
+            D sets the length at which attention costs as much as the projections.
+        shared: P and G, tokens of the longest prompt and completions that share one; None: each
+            completion stands with a prompt of its own.
     """
 
-    def __init__(self, config: ClusterConfig, row_length: int, vocab_size: int, hidden_size: int):
+    def __init__(
+        self,
+        config: ClusterConfig,
+        row_length: int,
+        sizes: ModelConfig,
+        shared: tuple[int, int] | None = None,
+    ):
         # What does not divide over the devices is filled up with rows and tokens of padding.
         parts = config.row_parts(), config.length_parts()
+
+        def shapes(rows: int) -> list[Shape]:
+            plain = row_shapes(rows, row_length, config.row_shapes, *parts)
+            usual = branched(plain[0], *shared, parts[0]) if shared else None
+            return [usual, *plain] if usual else plain
+
         micro_rows, forward_rows = config.rows(row_length), config.rows_forward(row_length)
-        self._update_shapes = row_shapes(micro_rows, row_length, config.row_shapes, *parts)
-        self._forward_shapes = row_shapes(forward_rows, row_length, config.row_shapes, *parts)
+        self._whole_shapes = [Shape(micro_rows, row_length)]
+        self._update_shapes = shapes(micro_rows)
+        self._forward_shapes = shapes(forward_rows)
         self._sequences_per_row = config.sequences_per_row
-        self._vocab_size = vocab_size
+        self._vocab_size = sizes.vocab_size
         # A block has about 12 D² weights, 24 D² operations a token; attention 4 D a token and key.
-        self._attention_length = 6.0 * hidden_size
+        self._attention_length = 6.0 * sizes.hidden_size
         self._losses: set[LossFunction] = set()
         self._at_work: AnyModel | None = None
 
@@ -131,8 +148,7 @@ class Passes:
         """One optimizer step on a mini-batch; see `Cluster.update`."""
         model.check_horizon()
         self._count(loss)
-        shapes = self._update_shapes[:1] if whole else self._update_shapes
-        micros = self._pack(sequences, shapes)
+        micros = self._pack(sequences, self._whole_shapes if whole else self._update_shapes)
         total, results = self.gradient(
             model,
             micros,
@@ -224,7 +240,7 @@ class Passes:
                     )
         length, per_row = self._attention_length, self._sequences_per_row
         shape = fitting_shape(sequences, shapes, per_row, length)
-        return pack(sequences, shape.rows, shape.length, per_row, length)
+        return pack(sequences, shape, per_row, length)
 
 
 def _split(micro: MicroBatch, mesh: Mesh, cpu_tokens: int, *, whole: bool = False) -> Split:

@@ -19,10 +19,19 @@ class Shape(NamedTuple):
     Attributes:
         rows: R.
         length: L.
+        prompt: P, room for prompts at the beginning of a row; 0: sequences stand together.
+        branches: K, equal parts of the rest of a row, whose completions read those prompts.
     """
 
     rows: int
     length: int
+    prompt: int = 0
+    branches: int = 1
+
+    @property
+    def branch(self) -> int:
+        """C, tokens of a branch."""
+        return (self.length - self.prompt) // self.branches
 
 
 def row_shapes(
@@ -55,28 +64,49 @@ def row_shapes(
     return found
 
 
+def branched(full: Shape, prompt: int, group: int, devices: int) -> Shape | None:
+    """Rows in which completions share their prompt; each takes the place of K rows.
+
+    Args:
+        full: the shape without branches.
+        prompt: P, tokens of the longest prompt.
+        group: completions of a prompt; K is a divisor, so that groups fill rows.
+        devices: as of `row_shapes`.
+
+    Returns:
+        None where a row would have one branch.
+    """
+    most = full.rows // devices
+    branches = max(n for n in range(1, group + 1) if group % n == 0 and n <= most)
+    if branches == 1:
+        return None
+    rows = full.rows // (branches * devices) * devices
+    return Shape(rows, prompt + branches * (full.length - prompt), prompt, branches)
+
+
 def cost(shape: Shape, attention_length: float) -> float:
     """What a pass over rows of a shape costs, in tokens of projections.
 
-        R · (L + L² / attention_length)
+        R · (L + (P² + K C (P + C)) / attention_length)        C = (L − P) / K
 
     Args:
-        shape: R and L.
+        shape: R, L, P and K.
         attention_length: the row length at which attention costs as much as the projections.
     """
-    return shape.rows * (shape.length + shape.length**2 / attention_length)
+    seen = shape.prompt**2 + shape.branches * shape.branch * (shape.prompt + shape.branch)
+    return shape.rows * (shape.length + seen / attention_length)
 
 
 def cheapest(counts: dict[Shape, int], full: Shape, attention_length: float) -> Shape:
-    """The shape for a batch; it depends on the lengths alone.
+    """The shape for a batch; it depends on the lengths and on which prompts are equal.
 
     Args:
         counts: the rows that the batch fills in each shape that can hold its longest sequence.
-        full: the largest shape.
+        full: the usual shape.
         attention_length: as of `cost`.
 
     Returns:
-        The full shape, unless another saves a quarter of its cost.
+        The usual shape, unless another saves a quarter of its cost.
     """
 
     def price(shape: Shape) -> float:

@@ -201,6 +201,8 @@ def build_learner(algorithm: Algorithm, config: RunConfig, task: Task, model: De
         optimizer=config.optimizer,
         total_steps=config.steps * config.batch.updates,
         max_tokens=limits.max_prompt_tokens + limits.max_new_tokens,
+        max_prompt_tokens=limits.max_prompt_tokens,
+        group_size=config.batch.group_size,
         reference=make_reference(algorithm, config),
         critic=critic,
         critic_optimizer=None if critic is None else config.critic_optimizer,

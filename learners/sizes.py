@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from ..clusters import MeshShape, Role
-from ..clusters.config import DEFAULT_ROWS, row_length
+from ..clusters.config import DEFAULT_ROWS
+from ..clusters.rows import row_length
 from .algorithm import Algorithm
 from .batch import many
 from .run_config import RunConfig

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..clusters import Cluster, ClusterConfig, Role, Sequences, pack
+from ..clusters import Cluster, ClusterConfig, Role, Sequences, Shape, pack
 from ..registry import ZootomyError, describe
 from ..registry import slot as find_slot
 from ..rollout import RolloutConfig
@@ -90,7 +90,8 @@ def check_one_micro_batch(blocks: str, cluster: Cluster, sequences: Sequences) -
     if not blocks:
         return
     rows = cluster.micro_rows
-    parts = len(pack(sequences, rows, cluster.row_length, cluster.config.sequences_per_row))
+    shape = Shape(rows, cluster.row_length)
+    parts = len(pack(sequences, shape, cluster.config.sequences_per_row))
     if parts > 1:
         raise ZootomyError(
             f"{blocks} must see a whole mini-batch at once, but its {len(sequences)} sequences "

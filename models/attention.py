@@ -11,21 +11,33 @@ from .config import ModelConfig
 from .kernels import Kernel, packed_attention
 from .layers import RMSNorm, flat, linear
 from .rope import rotate
+from .row_attention import BranchMask
 
 
-def packed_mask(segments: jax.Array) -> jax.Array:
+def packed_mask(segments: jax.Array, reads: jax.Array | None = None) -> jax.Array | BranchMask:
     """Who sees whom in packed rows: the earlier tokens of one's own segment, and oneself.
 
     Args:
         segments: `[R, L]` int32; 0 is padding.
+        reads: `[R, K, C]` int32 or None, as of `Decoder`.
 
     Returns:
-        `[R, L, L]` bool.
+        `[R, L, L]` bool; with `reads` its blocks that are not all False.
     """
-    length = segments.shape[1]
+    if reads is None:
+        return _causal(segments)
+    room = segments.shape[1] - reads[0].size
+    prompts, branches = segments[:, :room], segments[:, room:].reshape(reads.shape)
+    read = reads[..., None] == prompts[:, None, None, :]
+    return BranchMask(_causal(prompts), _causal(branches), read)
+
+
+def _causal(segments: jax.Array) -> jax.Array:
+    """`[..., L]` segments to `[..., L, L]` bool."""
+    length = segments.shape[-1]
     causal = jnp.tril(jnp.ones((length, length), bool))
     # Padding sees earlier padding: its output means nothing, but it stays finite.
-    return causal & (segments[:, :, None] == segments[:, None, :])
+    return causal & (segments[..., :, None] == segments[..., None, :])
 
 
 def slot_mask(positions: jax.Array, slots: int) -> jax.Array:
@@ -91,7 +103,7 @@ class Attention(nnx.Module):
             cos: rotation of the tokens, `[R, L, 1, head_dim / 2]`.
             sin: the same shape.
             segments: `[R, L]` int32.
-            mask: `[R, L, L]` bool, `packed_mask` of the segments.
+            mask: `packed_mask` of the segments.
 
         Returns:
             `[R, L, D]`.

@@ -102,7 +102,7 @@ class Decoder(nnx.Module):
         self.remat = remat
         self.layer_style: LayerStyle = layers
         self.attention: AttentionKernel = attention
-        kernel = choose_kernel(attention, self.dtype, config.head_dim)
+        self.kernel: Kernel = choose_kernel(attention, self.dtype, config.head_dim)
         options = {"rngs": rngs, "dtype": self.dtype, "param_dtype": self.param_dtype}
         self.embed_tokens = nnx.Embed(
             config.vocab_size,
@@ -111,7 +111,7 @@ class Decoder(nnx.Module):
             **options,
         )
         self.layers = nnx.List(
-            [DecoderLayer(config, kernel=kernel, **options) for _ in range(config.num_layers)]
+            [DecoderLayer(config, kernel=self.kernel, **options) for _ in range(config.num_layers)]
         )
         self.norm = RMSNorm(
             config.hidden_size, eps=config.rms_norm_eps, param_dtype=self.param_dtype
@@ -129,6 +129,7 @@ class Decoder(nnx.Module):
         tokens: jax.Array,
         positions: jax.Array,
         segments: jax.Array | None = None,
+        reads: jax.Array | None = None,
         cache: None = None,
     ) -> jax.Array: ...
 
@@ -138,6 +139,7 @@ class Decoder(nnx.Module):
         tokens: jax.Array,
         positions: jax.Array,
         segments: None = None,
+        reads: None = None,
         *,
         cache: KVCache,
     ) -> tuple[jax.Array, KVCache]: ...
@@ -147,6 +149,7 @@ class Decoder(nnx.Module):
         tokens: jax.Array,
         positions: jax.Array,
         segments: jax.Array | None = None,
+        reads: jax.Array | None = None,
         cache: KVCache | None = None,
     ):
         """Hidden states after the final norm; row t speaks of the token at t + 1.
@@ -157,6 +160,9 @@ class Decoder(nnx.Module):
                 also the slot it is written to, so distinct within a row.
             segments: the same shape, int32: packed sequences of a row have different numbers, 0 is
                 padding. None: one sequence a row.
+            reads: `[R, K, C]` int32, for rows that begin with prompts and end in K branches of C
+                tokens: the segment of the prompt, in its row, that a token of a branch sees
+                besides the earlier ones of its own. None: rows have no branches.
             cache: what was seen before; a token at position p sees slots 0..p of its row. All of
                 it is read, so it should have little more room than is needed.
 
@@ -172,7 +178,7 @@ class Decoder(nnx.Module):
                 f"{tokens.shape} and {positions.shape}"
             )
         if cache is not None:
-            if segments is not None:
+            if segments is not None or reads is not None:
                 raise ValueError("segments and cache exclude each other: a cache holds one a row")
             return self._cached(tokens, positions, cache)
         if segments is None:
@@ -181,13 +187,20 @@ class Decoder(nnx.Module):
             raise ValueError(
                 f"segments must have the shape of tokens {tokens.shape}, got {segments.shape}"
             )
+        if reads is not None and (
+            reads.ndim != 3 or len(reads) != len(tokens) or reads[0].size >= tokens.shape[1]
+        ):
+            raise ValueError(
+                "reads must be [rows, branches, length] and leave room for a prompt in rows of "
+                f"{tokens.shape}, got {reads.shape}"
+            )
         x = constrain(self._embed(tokens), "rows", "length")
         cos, sin = rope_tables(positions, self.config.rope, self.config.head_dim)
         x = run_layers(
             self.layers,
             _spread_layer,
             x,
-            (cos, sin, segments, packed_mask(segments)),
+            (cos, sin, segments, packed_mask(segments, reads)),
             style=self.layer_style,
             remat=self.remat,
         )

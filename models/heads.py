@@ -77,7 +77,11 @@ class ScalarModel(nnx.Module):
         return model
 
     def token_scores(
-        self, tokens: jax.Array, positions: jax.Array, segments: jax.Array | None = None
+        self,
+        tokens: jax.Array,
+        positions: jax.Array,
+        segments: jax.Array | None = None,
+        reads: jax.Array | None = None,
     ) -> jax.Array:
         """The number at every token.
 
@@ -85,11 +89,12 @@ class ScalarModel(nnx.Module):
             tokens: `[R, L]` int32.
             positions: `[R, L]` int32.
             segments: `[R, L]` int32 or None, as of `Decoder`.
+            reads: `[R, K, C]` int32 or None, as of `Decoder`.
 
         Returns:
             `[R, L]` float32.
         """
-        hidden = self.backbone(tokens, positions, segments)
+        hidden = self.backbone(tokens, positions, segments, reads)
         return self.score(hidden.astype(jnp.float32))[..., 0]
 
 
@@ -109,10 +114,14 @@ class PolicyWithValue(nnx.Module):
         self.score = _score_head(policy.config, nnx.Rngs(0))
 
     def __call__(
-        self, tokens: jax.Array, positions: jax.Array, segments: jax.Array | None = None
+        self,
+        tokens: jax.Array,
+        positions: jax.Array,
+        segments: jax.Array | None = None,
+        reads: jax.Array | None = None,
     ) -> jax.Array:
         """Hidden states `[R, L, D]`; arguments as of `Decoder`."""
-        return self.policy(tokens, positions, segments)
+        return self.policy(tokens, positions, segments, reads)
 
     def head_kernel(self) -> jax.Array:
         """`[D, V]`: the head of the language model."""
@@ -123,10 +132,14 @@ class PolicyWithValue(nnx.Module):
         return self.score(hidden.astype(jnp.float32))[..., 0]
 
     def token_scores(
-        self, tokens: jax.Array, positions: jax.Array, segments: jax.Array | None = None
+        self,
+        tokens: jax.Array,
+        positions: jax.Array,
+        segments: jax.Array | None = None,
+        reads: jax.Array | None = None,
     ) -> jax.Array:
         """Values `[R, L]` float32, with a gradient for the value head alone."""
-        return self.values(jax.lax.stop_gradient(self(tokens, positions, segments)))
+        return self.values(jax.lax.stop_gradient(self(tokens, positions, segments, reads)))
 
 
 def _score_head(config: ModelConfig, rngs: nnx.Rngs) -> nnx.Linear:

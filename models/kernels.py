@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from ..registry import ZootomyError, unknown_name
-from .row_attention import attend_rows
+from .row_attention import BranchMask, attend_branches, attend_rows
 
 AttentionKernel = Literal["auto", "xla", "cudnn", "splash"]
 """How packed rows attend; see `choose_kernel`."""
@@ -54,7 +54,12 @@ def choose_kernel(kernel: AttentionKernel, dtype, head_dim: int) -> Kernel:
 
 
 def packed_attention(
-    q: jax.Array, k: jax.Array, v: jax.Array, segments: jax.Array, mask: jax.Array, kernel: Kernel
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    segments: jax.Array,
+    mask: jax.Array | BranchMask,
+    kernel: Kernel,
 ) -> jax.Array:
     """Softmax attention of each token over the earlier ones of its segment, and itself.
 
@@ -63,13 +68,15 @@ def packed_attention(
         k: `[R, L, kv_heads, head_dim]`; query head h reads key head h // (heads / kv_heads).
         v: the shape of `k`.
         segments: `[R, L]` int32.
-        mask: `[R, L, L]` bool, what `segments` and the order allow.
-        kernel: whose program; XLA's where another cannot be cut as the mesh cuts its inputs:
-            cuDNN's along a row, splash attention at all.
+        mask: what `segments` and the order allow, of branches also what they read.
+        kernel: whose program; XLA's for branches, and where another cannot be cut as the mesh
+            cuts its inputs: cuDNN's along a row, splash attention at all.
 
     Returns:
         `[R, L, heads, head_dim]` in the dtype of `q`.
     """
+    if isinstance(mask, BranchMask):
+        return attend_branches(q, k, v, mask)
     mesh = jax.sharding.get_abstract_mesh()
     if kernel == "cudnn" and ("sequence" not in mesh.shape or mesh.shape["sequence"] == 1):
         return _cudnn(q, k, v, mask)

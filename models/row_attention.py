@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,16 +16,38 @@ from .precision import einsum_float32
 _MASKED = -1e30
 
 
-@jax.custom_vjp
+class BranchMask(NamedTuple):
+    """Who sees whom in rows that begin with prompts, which K branches of C tokens read.
+
+    Attributes:
+        prompts: `[R, P, P]` bool, of the prompts among themselves.
+        own: `[R, K, C, C]` bool, of each branch's tokens among themselves.
+        read: `[R, K, C, P]` bool, what each branch sees of the prompts.
+    """
+
+    prompts: jax.Array
+    own: jax.Array
+    read: jax.Array
+
+
+class _Keys(NamedTuple):
+    """Keys that queries see, of their own branch, or of the row for all its branches.
+
+    Attributes:
+        keys: `[B, T, head_dim]`; B divides the leading axis of the queries.
+        values: the shape of `keys`.
+        mask: `[R, K, C, T]` bool.
+    """
+
+    keys: jax.Array
+    values: jax.Array
+    mask: jax.Array
+
+
 def attend_rows(q: jax.Array, k: jax.Array, v: jax.Array, mask: jax.Array) -> jax.Array:
     """Softmax attention over packed rows, on any platform.
 
         out = softmax(q k^T / sqrt(head_dim)) v
-
-    The query heads that share a key head stand below each other in one matrix, so that each row
-    and key head takes one product of two plain matrices; the sum of the exponentials divides the
-    output and not the weights. The backward pass keeps the exponentials and uses
-    `Σ_t p_t dp_t = out · d_out` for what a softmax takes off each row.
 
     Args:
         q: `[R, L, heads, head_dim]`.
@@ -33,61 +58,122 @@ def attend_rows(q: jax.Array, k: jax.Array, v: jax.Array, mask: jax.Array) -> ja
     Returns:
         `[R, L, heads, head_dim]` in the dtype of `q`; scores and softmax are float32.
     """
-    return _forward(q, k, v, mask)[0]
+    own = _Keys(_fold(k[:, None]), _fold(v[:, None]), mask[:, None])
+    return _attend_branches(q[:, None], k.shape[2], (own,))[:, 0]
 
 
-def _fold(q: jax.Array, kv_heads: int) -> jax.Array:
-    """`[R, L, heads, d]` to `[R * kv_heads, group * L, d]`."""
-    rows, length, heads, width = q.shape
-    q = q.reshape(rows, length, kv_heads, heads // kv_heads, width)
-    return q.transpose(0, 2, 3, 1, 4).reshape(rows * kv_heads, -1, width)
+def attend_branches(q: jax.Array, k: jax.Array, v: jax.Array, mask: BranchMask) -> jax.Array:
+    """`attend_rows` for rows of prompts, and of branches that read them.
+
+    The keys of a prompt are read by all its branches, and no branch is compared with another: the
+    scores of a row are P² + K C (P + C) instead of (P + K C)².
+
+    Args:
+        q: `[R, P + K * C, heads, head_dim]`.
+        k: `[R, P + K * C, kv_heads, head_dim]`, as of `attend_rows`.
+        v: the shape of `k`.
+        mask: who sees whom; its shapes say what P, K and C are.
+
+    Returns:
+        `[R, P + K * C, heads, head_dim]` in the dtype of `q`.
+    """
+    rows, count, length, room = mask.read.shape
+
+    def branches(x: jax.Array) -> jax.Array:
+        return x[:, room:].reshape(rows, count, length, *x.shape[2:])
+
+    own = _Keys(_fold(branches(k)), _fold(branches(v)), mask.own)
+    read = _Keys(_fold(k[:, None, :room]), _fold(v[:, None, :room]), mask.read)
+    out = _attend_branches(branches(q), k.shape[2], (own, read))
+    prompts = attend_rows(q[:, :room], k[:, :room], v[:, :room], mask.prompts)
+    return jnp.concatenate([prompts, out.reshape(rows, -1, *q.shape[2:])], axis=1)
 
 
-def _unfold(x: jax.Array, rows: int, length: int, kv_heads: int) -> jax.Array:
-    """The way back of `_fold`."""
-    width = x.shape[-1]
-    x = x.reshape(rows, kv_heads, -1, length, width)
-    return x.transpose(0, 3, 1, 2, 4).reshape(rows, length, -1, width)
+def _fold(x: jax.Array, kv_heads: int | None = None) -> jax.Array:
+    """`[R, K, C, heads, d]` to `[R * kv_heads * K, group * C, d]`; None: as many as heads."""
+    rows, count, length, heads, width = x.shape
+    x = x.reshape(rows, count, length, kv_heads or heads, -1, width)
+    return x.transpose(0, 3, 1, 4, 2, 5).reshape(rows * (kv_heads or heads) * count, -1, width)
 
 
-def _forward(q, k, v, mask):
-    rows, length, kv_heads, width = k.shape
-    queries = _fold(q, kv_heads)
-    keys, values = _fold(k, kv_heads), _fold(v, kv_heads)
-    scores = einsum_float32("bsd,btd->bst", queries, keys) * width**-0.5
-    scores = scores.reshape(rows, -1, length, length)
-    scores = jnp.where(mask[:, None], scores, _MASKED)
-    scores = jnp.exp(scores - jnp.max(scores, axis=-1, keepdims=True))
-    weights = scores.reshape(rows * kv_heads, -1, length)
-    total = jnp.sum(weights, axis=-1, keepdims=True)
-    weights = weights.astype(v.dtype)
-    out = (einsum_float32("bst,btd->bsd", weights, values) / total).astype(q.dtype)
-    return _unfold(out, rows, length, kv_heads), (queries, keys, values, weights, total, out)
+def _attend_branches(q: jax.Array, kv_heads: int, seen: tuple[_Keys, ...]) -> jax.Array:
+    """`[R, K, C, heads, head_dim]` queries to outputs of that shape."""
+    rows, count, length, _, width = q.shape
+    out = _attend(_fold(q, kv_heads), seen)
+    out = out.reshape(rows, kv_heads, count, -1, length, width)
+    return out.transpose(0, 2, 4, 1, 3, 5).reshape(q.shape)
 
 
-def _saved(q, k, v, mask):
-    out, residuals = _forward(q, k, v, mask)
-    return out, (*residuals, mask)
+@jax.custom_vjp
+def _attend(queries: jax.Array, seen: tuple[_Keys, ...]) -> jax.Array:
+    """One softmax over all keys that are seen.
+
+    The query heads that share a key head stand below each other in one matrix, so that each
+    branch and key head takes one product of two plain matrices; the sum of the exponentials
+    divides the output and not the weights. The backward pass keeps the exponentials and uses
+    `Σ_t p_t dp_t = out · d_out` for what a softmax takes off each row.
+    """
+    return _forward(queries, seen)[0]
+
+
+def _forward(queries, seen):
+    scores = [_scores(queries, one) for one in seen]
+    highest = [jnp.max(score, axis=-1, keepdims=True) for score in scores]
+    top = functools.reduce(jnp.maximum, highest)
+    weights = [jnp.exp(score - top) for score in scores]
+    total = _sum([jnp.sum(weight, axis=-1, keepdims=True) for weight in weights])
+    total = total.reshape(*queries.shape[:-1], 1)
+    weights = [
+        weight.reshape(*queries.shape[:-1], -1).astype(one.values.dtype)
+        for weight, one in zip(weights, seen, strict=True)
+    ]
+    mixed = [_mix(weight, one.values) for weight, one in zip(weights, seen, strict=True)]
+    out = (_sum(mixed) / total).astype(queries.dtype)
+    return out, (queries, seen, weights, total, out)
+
+
+def _scores(queries, one):
+    """`[R, kv_heads, K, group, C, T]` float32, masked."""
+    rows, count, length, keys = one.mask.shape
+    found = einsum_float32("bsd,btd->bst", _by_keys(queries, one.keys), one.keys)
+    found = found.reshape(rows, len(queries) // (rows * count), count, -1, length, keys)
+    return jnp.where(one.mask[:, None, :, None], found * queries.shape[-1] ** -0.5, _MASKED)
+
+
+def _mix(weights, values):
+    """`[B, S, T]` weights of each branch, `[b, T, d]` to `[B, S, d]` float32."""
+    found = einsum_float32("bst,btd->bsd", _by_keys(weights, values), values)
+    return found.reshape(*weights.shape[:-1], -1)
+
+
+def _sum(parts: list[jax.Array]) -> jax.Array:
+    return functools.reduce(jnp.add, parts)
+
+
+def _by_keys(x, keys):
+    """`[B, S, ...]` to `[b, S * B / b, ...]`: the queries of all branches that read the same."""
+    return x.reshape(len(keys), -1, x.shape[-1])
 
 
 def _backward(saved, d_out):
-    queries, keys, values, weights, total, out, mask = saved
-    rows, length, _ = mask.shape
-    kv_heads, width = keys.shape[0] // rows, keys.shape[-1]
-    d_out = _fold(d_out, kv_heads).astype(jnp.float32) / total
+    queries, seen, weights, total, out = saved
+    d_out = d_out.astype(jnp.float32) / total
     shift = jnp.sum(d_out * out.astype(jnp.float32), axis=-1, keepdims=True)
-    d_out = d_out.astype(values.dtype)
-    d_values = einsum_float32("bst,bsd->btd", weights, d_out)
-    d_weights = einsum_float32("bsd,btd->bst", d_out, values)
-    d_scores = (weights.astype(jnp.float32) * (d_weights - shift)).astype(queries.dtype)
-    d_queries = einsum_float32("bst,btd->bsd", d_scores, keys) * width**-0.5
-    d_keys = einsum_float32("bst,bsd->btd", d_scores, queries) * width**-0.5
+    scale = queries.shape[-1] ** -0.5
+    d_queries, d_seen = [], []
+    for weight, one in zip(weights, seen, strict=True):
+        narrow = _by_keys(d_out.astype(one.values.dtype), one.keys)
+        weight = _by_keys(weight, one.keys)
+        d_values = einsum_float32("bst,bsd->btd", weight, narrow)
+        d_weights = einsum_float32("bsd,btd->bst", narrow, one.values)
+        d_scores = weight.astype(jnp.float32) * (d_weights - _by_keys(shift, one.keys))
+        d_scores = d_scores.astype(queries.dtype)
+        d_queries.append(einsum_float32("bst,btd->bsd", d_scores, one.keys).reshape(queries.shape))
+        d_keys = einsum_float32("bst,bsd->btd", d_scores, _by_keys(queries, one.keys)) * scale
+        no_mask = np.zeros(one.mask.shape, jax.dtypes.float0)
+        dtype = one.keys.dtype
+        d_seen.append(_Keys(d_keys.astype(dtype), d_values.astype(dtype), no_mask))
+    return (_sum(d_queries) * scale).astype(queries.dtype), tuple(d_seen)
 
-    def back(x, like):
-        return _unfold(x, rows, length, kv_heads).astype(like.dtype)
 
-    no_mask = np.zeros(mask.shape, jax.dtypes.float0)
-    return back(d_queries, queries), back(d_keys, keys), back(d_values, values), no_mask
-
-
-attend_rows.defvjp(_saved, _backward)
+_attend.defvjp(_forward, _backward)

@@ -175,6 +175,8 @@ class Worker:
             actor=self.model,
             optimizer=OptimizerConfig(learning_rate=LEARNING_RATE),
             total_steps=10_000,
+            max_prompt_tokens=prompts.shape[1],
+            group_size=rows // len(np.unique(prompts, axis=0)),
             reference="snapshot",
         )
         sequences = Sequences(prompts, completions, width)
@@ -220,6 +222,8 @@ class Worker:
             optimizer=OptimizerConfig(learning_rate=LEARNING_RATE),
             total_steps=10_000,
             max_tokens=length + new_tokens,
+            max_prompt_tokens=length,
+            group_size=group,
             reference="snapshot",
             engine=make_engine(rollout, self.model),
         )

@@ -9,7 +9,7 @@ from jax.sharding import AxisType, Mesh
 from zootomy import ZootomyError
 from zootomy.clusters import ClusterConfig, OptimizerConfig, Role, parse_mesh
 from zootomy.clusters.meshes import mesh_text
-from zootomy.clusters.shapes import row_shapes
+from zootomy.clusters.shapes import Shape, row_shapes
 
 
 @pytest.mark.parametrize("devices", [4])
@@ -130,7 +130,7 @@ def test_sizes_that_do_not_divide_are_filled_up_with_padding():
     # 16 * 14 tokens: 16 rows, of which 12 divide.
     by_tokens = dataclasses.replace(config, micro_rows=None, micro_tokens=16 * 14)
     assert by_tokens.rows(length) == 12
-    assert row_shapes(12, 14, 3, 12, 2) == [(12, 14), (12, 8)]
+    assert row_shapes(12, 14, 3, 12, 2) == [Shape(12, 14), Shape(12, 8)]
 
 
 def test_clusters_that_cannot_be(kit):

@@ -5,27 +5,29 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from zootomy import ZootomyError
-from zootomy.clusters import Sequences, pack
+from zootomy.clusters import Sequences, Shape, pack
 
 SMALL = Sequences([[1, 2], [3], [4, 5, 6]], [[7], [8, 9], [10, 11]], width=3)
 
 
 def test_hand_packed():
     # Lengths 3, 3, 5 into rows of 7: the longest first, alone; then the two of 3 together.
-    (micro,) = pack(SMALL, rows=2, row_length=7, sequences_per_row=2)
+    (micro,) = pack(SMALL, Shape(rows=2, length=7), sequences_per_row=2)
     rows = micro.rows
     np.testing.assert_array_equal(rows.tokens, [[4, 5, 6, 10, 11, 0, 0], [1, 2, 7, 3, 8, 9, 0]])
     np.testing.assert_array_equal(rows.positions, [[0, 1, 2, 3, 4, 0, 0], [0, 1, 2, 0, 1, 2, 0]])
     np.testing.assert_array_equal(rows.segments, [[1, 1, 1, 1, 1, 0, 0], [1, 1, 1, 2, 2, 2, 0]])
     np.testing.assert_array_equal(micro.sequence_ids, [2, -1, 0, 1])
     np.testing.assert_array_equal(rows.lengths, [2, 0, 1, 2])
+    np.testing.assert_array_equal(rows.actions, [[3, 4, 0], [0, 0, 0], [2, 0, 0], [4, 5, 0]])
     # The column that predicts an action is the one before it; at the action itself a model
     # would be asked for a token that it has read.
-    np.testing.assert_array_equal(rows.index, [[2, 3, 0], [0, 0, 0], [1, 0, 0], [3, 4, 0]])
+    np.testing.assert_array_equal(rows.before, [[0, 0, 1, 2, 3, 4, 5]] * 2)
+    assert rows.reads is None
 
 
 def test_gather_and_scatter():
-    (micro,) = pack(SMALL, rows=2, row_length=7, sequences_per_row=2)
+    (micro,) = pack(SMALL, Shape(rows=2, length=7), sequences_per_row=2)
     batch = {"a": np.array([[1.0], [2.0], [3.0]]), "flag": np.array([True, True, False])}
     taken = micro.gather(batch)
     np.testing.assert_array_equal(taken["a"], [[3.0], [0.0], [1.0], [2.0]])
@@ -48,20 +50,21 @@ def test_every_action_stands_once_after_its_own_past(lengths, rows, row_length, 
         [rng.integers(1, 99, c) for _, c in lengths],
         width=5,
     )
-    micros = pack(sequences, rows, row_length, per_row)
+    micros = pack(sequences, Shape(rows, row_length), per_row)
     seen = []
     for micro in micros:
         assert micro.rows.tokens.shape == (rows, row_length)
-        assert micro.rows.index.shape == (rows * per_row, 5)
+        assert micro.rows.actions.shape == (rows * per_row, 5)
         for slot, n in enumerate(micro.sequence_ids):
             if n < 0:
                 assert micro.rows.lengths[slot] == 0
                 continue
             seen.append(n)
             prompt, completion = sequences.prompts[n], sequences.completions[n]
-            row, index = slot // per_row, micro.rows.index[slot, : len(completion)]
-            np.testing.assert_array_equal(micro.rows.tokens[row, index + 1], completion)
-            own = micro.rows.segments[row] == micro.rows.segments[row, index[0]]
+            row, actions = slot // per_row, micro.rows.actions[slot, : len(completion)]
+            np.testing.assert_array_equal(micro.rows.tokens[row, actions], completion)
+            np.testing.assert_array_equal(micro.rows.before[row, actions], actions - 1)
+            own = micro.rows.segments[row] == micro.rows.segments[row, actions[0]]
             np.testing.assert_array_equal(
                 micro.rows.tokens[row, own], np.concatenate([prompt, completion])
             )
@@ -107,7 +110,7 @@ def test_wrong_sequences(arguments, message):
 
 def test_longer_than_a_row():
     with pytest.raises(ZootomyError) as error:
-        pack(SMALL, rows=1, row_length=4, sequences_per_row=1)
+        pack(SMALL, Shape(rows=1, length=4), sequences_per_row=1)
     assert str(error.value) == (
         "Sequence 2 has 5 tokens (3 of the prompt and 2 of the completion), more than "
         "row_length=4; raise row_length or shorten the prompts."

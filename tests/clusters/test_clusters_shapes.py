@@ -1,11 +1,15 @@
 """A few row shapes: short batches cost little, and a bounded number of programs is compiled."""
 
+from itertools import starmap
+
 import jax
 import numpy as np
 import pytest
 from zootomy.clusters import Cluster, ClusterConfig, passes, programs
-from zootomy.clusters.packing import Sequences, fitting_shape, pack
+from zootomy.clusters.layout import fitting_shape
+from zootomy.clusters.packing import pack
 from zootomy.clusters.programs import accumulate, forward
+from zootomy.clusters.sequences import Sequences
 from zootomy.clusters.shapes import Shape, balance, cost, row_shapes
 from zootomy.registry import ZootomyError
 
@@ -19,11 +23,11 @@ def sequences(totals):
 
 def test_the_shapes_there_are():
     # Halves of rows, then of the length at the same number of tokens.
-    assert row_shapes(32, 96, 4, 1) == [(32, 96), (16, 96), (64, 48), (32, 48)]
+    assert row_shapes(32, 96, 4, 1) == [*starmap(Shape, [(32, 96), (16, 96), (64, 48), (32, 48)])]
     # 5 * 21 tokens in rows of 11: 9 rows, a multiple of 2 is 8.
-    assert row_shapes(6, 21, 3, 2) == [(6, 21), (2, 21), (10, 11)]
+    assert row_shapes(6, 21, 3, 2) == [Shape(6, 21), Shape(2, 21), Shape(10, 11)]
     # One row a device cannot be halved.
-    assert row_shapes(2, 8, 2, 2) == [(2, 8)]
+    assert row_shapes(2, 8, 2, 2) == [Shape(2, 8)]
 
 
 def test_several_shapes_come_with_large_micro_batches():
@@ -58,12 +62,14 @@ def test_the_shape_is_no_longer_than_needed(totals, expected):
     if not totals:
         assert found.rows * found.length == 16 * 96
     else:
-        assert found == expected
+        assert found == Shape(*expected)
 
 
 def test_a_shape_that_saves_less_than_a_quarter_is_not_compiled():
     # Half the length with an attention that costs nothing: the same number of tokens.
-    assert fitting_shape(sequences([40] * 64), [Shape(32, 96), Shape(64, 48)], 2, 1e9) == (32, 96)
+    assert fitting_shape(sequences([40] * 64), [Shape(32, 96), Shape(64, 48)], 2, 1e9) == Shape(
+        32, 96
+    )
 
 
 def test_micro_batches_cost_about_the_same():
@@ -76,7 +82,7 @@ def test_micro_batches_cost_about_the_same():
 def test_packing_balances_what_attention_costs():
     """One long sequence a row costs more than two that fill it."""
     given = sequences([12, 12, 6, 6, 6, 6])
-    micros = pack(given, 2, 12, 2, attention_length=6.0)
+    micros = pack(given, Shape(2, 12), 2, attention_length=6.0)
     members = [sorted(n for n in micro.sequence_ids if n >= 0) for micro in micros]
     # Rows: [12], [12], [6, 6], [6, 6] cost 12 + 24 = 36 and 2 (6 + 6) = 24: one of each in both.
     assert members == [[0, 2, 3], [1, 4, 5]]

@@ -14,9 +14,9 @@ from typing import NamedTuple
 import jax
 import numpy as np
 from flax import nnx
-from tiny_run import ADAM, TINY, VOCAB
+from tiny_run import ADAM, TINY
 from zootomy import ClusterConfig, Role
-from zootomy.clusters import pack, passes
+from zootomy.clusters import Shape, pack, passes
 from zootomy.clusters.outputs import compute
 from zootomy.clusters.programs import Total, forward
 from zootomy.clusters.trained import TrainedModel
@@ -48,7 +48,7 @@ def accumulate(
     (value, metrics), by_outputs = jax.value_and_grad(loss, has_aux=True)(
         outputs, batch, coefficients
     )
-    past = np.arange(rows.index.shape[1]) >= np.asarray(rows.lengths)[:, None]
+    past = np.arange(rows.actions.shape[1]) >= np.asarray(rows.lengths)[:, None]
     for name, x in by_outputs._asdict().items():
         if np.shape(x) == past.shape:
             assert (np.asarray(x)[past] == 0).all(), f"{name} past a completion's end"
@@ -131,8 +131,8 @@ class Layout:
 
     def __init__(self, devices, rows, row_length, per_row):
         config = ClusterConfig(mesh=f"data={devices}", micro_rows=rows, sequences_per_row=per_row)
-        self.shape = (rows, row_length, per_row)
-        self.passes = passes.Passes(config, row_length, VOCAB, TINY.hidden_size)
+        self.shape = (Shape(rows, row_length), per_row)
+        self.passes = passes.Passes(config, row_length, TINY)
         actor = Decoder(TINY, rngs=nnx.Rngs(0))
         critic = ValueModel.from_decoder(actor, rngs=nnx.Rngs(1))
         self.models = {

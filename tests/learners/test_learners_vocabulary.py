@@ -353,8 +353,8 @@ def temporary(learner, slots, width=16):
     experience, _ = jax.eval_shape(updater._experience, rollouts, {"kl": 0.1})
     tokens = rollouts.mask
     whole = jax.ShapeDtypeStruct((slots, 20), np.int32)
-    index = jax.ShapeDtypeStruct((slots, width), np.int32)
-    rows = Rows(whole, whole, whole, index, jax.ShapeDtypeStruct((slots,), np.int32))
+    actions = jax.ShapeDtypeStruct((slots, width), np.int32)
+    rows = Rows(whole, whole, whole, whole, actions, jax.ShapeDtypeStruct((slots,), np.int32))
     _, hidden, shared = updater.gather.outline_heads(tokens.shape)
     compiled = accumulate.lower(
         model.graph, updater._actor_loss, Wanted(entropy=True, head=True), model.params,

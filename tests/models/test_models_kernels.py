@@ -108,3 +108,40 @@ def test_kernels_that_cannot_be_had():
         choose_kernel("cudnn", jnp.bfloat16, 64)
     with pytest.raises(UnknownNameError, match="flash"):
         choose_kernel("flash", jnp.bfloat16, 64)  # type: ignore[arg-type]
+
+
+def test_branches_attend_as_rows_do_under_the_mask_of_all():
+    """Prompts of 3 and 2 tokens (and padding), three branches of 4 that read the one or the other.
+
+    The mask of all columns: a branch sees its prompt and itself, and no other branch.
+    """
+    room, count, length = 6, 3, 4
+    prompts = [[1, 1, 1, 2, 2, 0], [1] * 6]
+    branches = [[[3, 3, 4, 4], [5, 5, 5, 0], [6] * 4], [[2] * 4, [3, 3, 0, 0], [0] * 4]]
+    reads = jnp.asarray([[[1, 1, 2, 2], [1, 1, 1, 0], [2] * 4], [[1] * 4, [1, 1, 0, 0], [0] * 4]])
+    segments = np.array(
+        [p + [s for b in row for s in b] for p, row in zip(prompts, branches, strict=True)]
+    )
+    q, k, v, cotangent = inputs(length=room + count * length)
+
+    owner = np.array([-1] * room + [b for b in range(count) for _ in range(length)])
+    read = np.concatenate([np.zeros((ROWS, room), int), np.asarray(reads).reshape(ROWS, -1)], 1)
+    columns = np.arange(len(owner))
+    causal = columns[:, None] >= columns
+    own = (segments[:, :, None] == segments[:, None]) & (owner[:, None] == owner)
+    to_prompt = (read[:, :, None] == segments[:, None]) & (owner[:, None] >= 0) & (owner < 0)
+    whole = jnp.asarray(causal & (own | to_prompt))
+
+    mask = packed_mask(jnp.asarray(segments), reads)
+
+    def shared(q, k, v, s):
+        return packed_attention(q, k, v, s, mask, "xla")
+
+    found = both(shared, q, k, v, cotangent, jnp.asarray(segments))
+
+    def dense(q, k, v, _):
+        return attend_slots(q, jnp.transpose(k, (0, 2, 3, 1)), jnp.swapaxes(v, 1, 2), whole)
+
+    expected = both(dense, q, k, v, cotangent, jnp.asarray(segments))
+    for got, want in zip(found, expected, strict=True):
+        np.testing.assert_allclose(got, want, rtol=2e-5, atol=2e-6)

@@ -1,0 +1,138 @@
+"""Which sequences share a row: first fit, longest first."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..registry import ZootomyError
+from .sequences import Sequences
+from .shapes import Shape, cheapest
+
+
+@dataclass(frozen=True)
+class Row:
+    """What stands in a row.
+
+    Attributes:
+        prompts: sequences whose prompts stand at the beginning, for all that share them.
+        branches: the sequences of each branch; of those without such a prompt with their own.
+    """
+
+    prompts: list[int]
+    branches: list[list[int]]
+
+    @property
+    def members(self) -> list[int]:
+        """All sequences of the row."""
+        return [n for branch in self.branches for n in branch]
+
+
+def lay_out(sequences: Sequences, shape: Shape, per_branch: int) -> list[Row]:
+    """Deal sequences to rows; equal lengths keep their order. Those without an action are left out.
+
+    Args:
+        sequences: N prompts and completions.
+        shape: of the rows.
+        per_branch: most sequences of a branch (of a row, where it has none).
+
+    Raises:
+        ZootomyError: if a sequence is longer than a row.
+    """
+    return (
+        _branches(sequences, shape, per_branch)
+        if shape.prompt
+        else _plain(sequences, shape.length, per_branch)
+    )
+
+
+def fitting_shape(
+    sequences: Sequences, shapes: list[Shape], per_branch: int, attention_length: float
+) -> Shape:
+    """The cheapest of some shapes for a batch.
+
+    Args:
+        sequences: N prompts and completions.
+        shapes: those there are, the usual one first.
+        per_branch: as of `lay_out`.
+        attention_length: the length at which attention costs as much as the projections.
+    """
+    fitting = [shape for shape in shapes if _fits(sequences, shape)]
+    if len(shapes) == 1 or not fitting:
+        return shapes[0]
+    rows = {
+        shape[1:]: len(lay_out(sequences, shape, per_branch))
+        for shape in {shape[1:]: shape for shape in fitting}.values()
+    }
+    counts = {shape: rows[shape[1:]] for shape in fitting}
+    return cheapest(counts, fitting[0], attention_length)
+
+
+def _fits(sequences: Sequences, shape: Shape) -> bool:
+    acting = sequences.lengths > 0
+    if not acting.any():
+        return True
+    if shape.prompt:
+        longest = sequences.prompt_lengths[acting].max(), sequences.lengths[acting].max()
+        return longest[0] <= shape.prompt and longest[1] <= shape.branch
+    return sequences.totals[acting].max() <= shape.length
+
+
+def _plain(sequences: Sequences, row_length: int, per_row: int) -> list[Row]:
+    totals, lengths = sequences.totals, sequences.lengths
+    room = np.full(len(totals), row_length)
+    places = np.full(len(totals), per_row)
+    layout: list[Row] = []
+    for n in np.argsort(-totals, kind="stable"):
+        if not lengths[n]:
+            continue
+        if totals[n] > row_length:
+            raise ZootomyError(
+                f"Sequence {n} has {totals[n]} tokens ({len(sequences.prompts[n])} of the prompt "
+                f"and {lengths[n]} of the completion), more than row_length={row_length}; raise "
+                "row_length or shorten the prompts."
+            )
+        row = int(np.argmax((room >= totals[n]) & (places > 0)))
+        if row == len(layout):
+            layout.append(Row([], [[]]))
+        layout[row].branches[0].append(int(n))
+        room[row] -= totals[n]
+        places[row] -= 1
+    return layout
+
+
+def _branches(sequences: Sequences, shape: Shape, per_branch: int) -> list[Row]:
+    """Completions go where their prompt stands already, if a branch has room for them."""
+    count, lengths = len(sequences), sequences.lengths
+    prompt_room = np.full(count, shape.prompt)
+    room = np.full((count, shape.branches), shape.branch)
+    places = np.full((count, shape.branches), per_branch)
+    standing: dict[bytes, np.ndarray] = {}
+    layout: list[Row] = []
+    for n in _by_prompt(sequences):
+        prompt = sequences.prompts[n]
+        there = standing.setdefault(prompt.tobytes(), np.zeros(count, bool))
+        free = (room >= lengths[n]) & (places > 0)
+        known = free & there[:, None]
+        fits = known if known.any() else free & (prompt_room >= len(prompt))[:, None]
+        row, branch = np.unravel_index(int(np.argmax(fits)), fits.shape)
+        if row == len(layout):
+            layout.append(Row([], [[] for _ in range(shape.branches)]))
+        if not there[row]:
+            layout[row].prompts.append(n)
+            prompt_room[row] -= len(prompt)
+            there[row] = True
+        layout[row].branches[branch].append(n)
+        room[row, branch] -= lengths[n]
+        places[row, branch] -= 1
+    return layout
+
+
+def _by_prompt(sequences: Sequences) -> list[int]:
+    """Those with an action, a prompt after the other, its longest completion first."""
+    groups: dict[bytes, list[int]] = {}
+    for n in np.argsort(-sequences.lengths, kind="stable"):
+        if sequences.lengths[n]:
+            groups.setdefault(sequences.prompts[n].tobytes(), []).append(int(n))
+    return [n for group in groups.values() for n in group]
