@@ -32,7 +32,11 @@ def row_length(config: ClusterConfig, max_tokens: int | None, devices: int | Non
 
 
 def shared_prompts(
-    config: ClusterConfig, kernel: str, max_prompt_tokens: int | None, group_size: int
+    config: ClusterConfig,
+    kernel: str,
+    max_prompt_tokens: int | None,
+    group_size: int,
+    devices: int | None = None,
 ) -> tuple[int, int] | None:
     """P and G where the completions of a group share their prompt; None where they do not.
 
@@ -41,6 +45,7 @@ def shared_prompts(
         kernel: whose program the models attend with.
         max_prompt_tokens: P, tokens of the longest prompt, if that is known.
         group_size: G.
+        devices: as of `ClusterConfig.mesh_shape`.
     """
-    possible = config.share_prompts and kernel == "xla" and config.length_parts() == 1
+    possible = config.share_prompts and kernel == "xla" and config.length_parts(devices) == 1
     return (max_prompt_tokens, group_size) if possible and max_prompt_tokens is not None else None

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from ..clusters import MeshShape, Role
+from ..clusters import MeshShape, Role, Shape
 from ..clusters.config import DEFAULT_ROWS
-from ..clusters.rows import row_length
+from ..clusters.rows import row_length, shared_prompts
+from ..clusters.shapes import branched
 from .algorithm import Algorithm
 from .batch import many
 from .run_config import RunConfig
@@ -36,7 +37,8 @@ def explain_sizes(algorithm: Algorithm, config: RunConfig, devices: int | None =
         f"rows: of {length:,} tokens ({_filled(cluster.row_length or longest, length)}), up to "
         f"{many(cluster.sequences_per_row, 'sequence')} each; the longest, "
         f"{rollout.max_prompt_tokens:,} tokens of prompt + {rollout.max_new_tokens:,} of "
-        f"completion = {longest:,}, fit {per_row} to a row.",
+        f"completion = {longest:,}, fit {per_row} to a row."
+        + _branches(config, rows, length, devices),
         f"log-probabilities: {_passes(algorithm)}: passes of {many(forward, 'row')} "
         f"({_filled(cluster.forward_rows or asked, forward)}) = "
         f"{forward * length:,} tokens, {_share(forward, length, actor)}; "
@@ -48,6 +50,21 @@ def explain_sizes(algorithm: Algorithm, config: RunConfig, devices: int | None =
         f"optimizer step of {mini:,} completions.",
     ]
     return "\n".join(lines)
+
+
+def _branches(config: RunConfig, rows: int, length: int, devices: int | None) -> str:
+    """What a training pass makes of completions that share a prompt."""
+    limits = config.rollout.max_prompt_tokens, config.batch.group_size
+    shared = shared_prompts(config.cluster, "xla", *limits, devices)
+    parts = config.cluster.row_parts(devices)
+    shape = branched(Shape(rows, length), *shared, parts) if shared else None
+    if shape is None:
+        return ""
+    return (
+        f" Where attention is XLA's, {shape.branches} completions share a prompt: {shape.prompt:,} "
+        f"+ {shape.branches} × {shape.branch:,} = {shape.length:,} tokens instead of "
+        f"{shape.branches} rows."
+    )
 
 
 def _rollout(config: RunConfig, mesh: MeshShape) -> str:

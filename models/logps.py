@@ -15,6 +15,9 @@ from .vocabulary import blocked_stats, logits_gradient
 
 # Without a chunk size: about this many logits at a time (32 MiB in float32).
 _LOGITS_A_CHUNK = 2**23
+# Up to so many (64 MiB) are kept for the backward pass, which otherwise computes them again: one
+# product in four of those that the head takes.
+_LOGITS_KEPT = 2**24
 # Where the vocabulary is cut: from how many columns on, and about how many logits at a time.
 _BLOCKS_FROM = 2**16
 _LOGITS_A_BLOCK = 2**22
@@ -52,6 +55,7 @@ class _Options(NamedTuple):
     chunk: int
     entropy: bool
     squares: bool
+    keep: bool
 
 
 def split_chunks(x: jax.Array, chunk: int) -> jax.Array:
@@ -70,24 +74,24 @@ def join_chunks(x: jax.Array, length: int) -> jax.Array:
 
 
 def _chunk_forward(hidden, kernel, targets, temperature, options: _Options):
-    """Statistics of one chunk, and what the backward pass needs: each row's peak and log total.
+    """Statistics of one chunk; each row's peak and log total, and its tempered logits.
 
     The peak is taken off the logits before anything is summed, so that no digits are lost to it.
     """
-    z = head_logits(hidden, kernel) / temperature
-    peak = jnp.max(z, axis=-1)
-    z = z - peak[:, None]
+    tempered = head_logits(hidden, kernel) / temperature
+    peak = jnp.max(tempered, axis=-1)
+    z = tempered - peak[:, None]
     log_total = jnp.log(jnp.sum(jnp.exp(z), axis=-1))
     logp = jnp.take_along_axis(z, targets[:, None], axis=-1)[:, 0] - log_total
     p = jnp.exp(z - log_total[:, None])
     entropy = log_total - jnp.sum(p * z, axis=-1) if options.entropy else None
     squares = jnp.sum(jnp.square(p), axis=-1) if options.squares else None
-    return TokenStats(logp, entropy, squares), (peak, log_total)
+    return TokenStats(logp, entropy, squares), (peak, log_total), tempered
 
 
 def _forward(hidden, kernel, targets, temperature, options: _Options):
     def step(_, inputs):
-        return None, _chunk_forward(inputs[0], kernel, inputs[1], temperature, options)
+        return None, _chunk_forward(inputs[0], kernel, inputs[1], temperature, options)[:2]
 
     split = split_chunks(hidden, options.chunk), split_chunks(targets, options.chunk)
     _, out = jax.lax.scan(step, None, split)
@@ -100,18 +104,22 @@ def _token_stats(hidden, kernel, targets, temperature, options: _Options) -> Tok
 
 
 def _token_stats_fwd(hidden, kernel, targets, temperature, options):
-    stats, totals = _forward(hidden, kernel, targets, temperature, options)
-    return stats, (hidden, kernel, targets, temperature, stats, totals)
+    if options.keep:
+        stats, totals, kept = _chunk_forward(hidden, kernel, targets, temperature, options)
+    else:
+        (stats, totals), kept = _forward(hidden, kernel, targets, temperature, options), None
+    return stats, (hidden, kernel, targets, temperature, stats, totals, kept)
 
 
 def _token_stats_bwd(options, residuals, cotangents):
-    hidden, kernel, targets, temperature, stats, totals = residuals
+    hidden, kernel, targets, temperature, stats, totals, kept = residuals
     kernel_cast = kernel.astype(hidden.dtype)
 
     def step(carry, inputs):
         d_kernel, d_temperature = carry
-        h, t, s, (peak, log_total), g = inputs
-        z = head_logits(h, kernel_cast) / temperature
+        h, t, s, (peak, log_total), g, z = inputs
+        if z is None:
+            z = head_logits(h, kernel_cast) / temperature
         chosen = jnp.arange(z.shape[-1]) == t[:, None]
         dz = logits_gradient(z - peak[:, None], chosen, log_total, s, g)
         d_temperature = d_temperature - jnp.sum(dz * z) / temperature
@@ -120,8 +128,9 @@ def _token_stats_bwd(options, residuals, cotangents):
         d_kernel = d_kernel + einsum_float32("cd,cv->dv", h, d_logits)
         return (d_kernel, d_temperature), d_hidden.astype(h.dtype)
 
-    inputs = (hidden, targets, stats, totals, cotangents)
-    split = jax.tree.map(lambda x: split_chunks(x, options.chunk), inputs)
+    inputs = (hidden, targets, stats, totals, cotangents, kept)
+    chunk = options.chunk if kept is None else max(1, hidden.shape[0])
+    split = jax.tree.map(lambda x: split_chunks(x, chunk), inputs)
     start = (jnp.zeros(kernel.shape, jnp.float32), jnp.zeros((), jnp.float32))
     (d_kernel, d_temperature), d_hidden = jax.lax.scan(step, start, split)
     return (
@@ -164,8 +173,9 @@ def token_stats(
         entropy = -sum_j p_j log p_j
         sum_pi_squared = sum_j p_j^2
 
-    The backward pass computes the logits of each chunk again; gradients reach `hidden`, `kernel`
-    and `temperature`, and the kernel's are summed in float32. A chunk is some tokens and the whole
+    The backward pass computes the logits of each chunk again, but for up to 64 MiB of them, which
+    are kept; gradients reach `hidden`, `kernel` and `temperature`, and the kernel's are summed in
+    float32. A chunk is some tokens and the whole
     vocabulary or, with `vocabulary_blocks`, all tokens and some of a vocabulary of 65,536 or more:
     then nothing of the kernel's size is held beside the kernel and its gradient.
 
@@ -209,13 +219,14 @@ def token_stats(
             wide, kernel, flat, jnp.asarray(temperature, jnp.float32), options
         )
         return TokenStats(*jax.tree.map(lambda x: x.reshape(targets.shape), found))
+    keep = chunk is None and flat.size * kernel.shape[1] <= _LOGITS_KEPT
     rows = chunk_rows(flat.shape[0], kernel.shape[1], chunk)
     stats = _token_stats(
         hidden.reshape(-1, hidden.shape[-1]),
         kernel,
         flat,
         jnp.asarray(temperature, jnp.float32),
-        _Options(rows, with_entropy, with_sum_pi_squared),
+        _Options(rows, with_entropy, with_sum_pi_squared, keep),
     )
     return jax.tree.map(lambda x: x.reshape(targets.shape), stats)
 

@@ -117,6 +117,17 @@ def test_the_sizes_in_words():
     ]
 
 
+def test_completions_that_share_a_prompt_in_words():
+    # Rows of 15 leave 11 after 4 of the prompt; two of them a device make one row with branches.
+    lines = explain_sizes(algorithm("grpo"), with_cluster(mesh="data=2")).splitlines()
+    assert lines[2].endswith(
+        "to a row. Where attention is XLA's, 2 completions share a prompt: 4 + 2 × 11 = 26 tokens "
+        "instead of 2 rows."
+    )
+    apart = with_cluster(mesh="data=2", share_prompts=False)
+    assert explain_sizes(algorithm("grpo"), apart).splitlines()[2].endswith("fit 2 to a row.")
+
+
 def test_sizes_that_cannot_be():
     with pytest.raises(ZootomyError, match="row_length=6 is shorter than the longest sequence"):
         explain_sizes(algorithm("dr_grpo"), replace(RUN, cluster=ClusterConfig(row_length=6)))

@@ -366,6 +366,7 @@ def temporary(learner, slots, width=16):
 
 def test_no_buffer_of_a_training_step_holds_all_distributions(tiny_learner, monkeypatch):
     monkeypatch.setattr("zootomy.models.logps._LOGITS_A_CHUNK", 2**15)  # 8 tokens at a time
+    monkeypatch.setattr("zootomy.models.logps._LOGITS_KEPT", 0)
     config = dataclasses.replace(TINY, vocab_size=4096)
     chosen = algorithm("grpo", **WHOLE)
     learner = tiny_learner(chosen, actor=Decoder(config, rngs=nnx.Rngs(0)))
