@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from ..clusters import ClusterConfig, OptimizerConfig, make_optimizer
 from ..clusters.config import row_length
 from ..registry import ZootomyError
+from ..rollout import check_transfer
 from .algorithm import Algorithm
 from .checks import check_choices, refuse_refresh
 from .run_config import RunConfig
@@ -28,6 +29,7 @@ def check_start(algorithm: Algorithm, config: RunConfig, devices: int | None = N
         ZootomyError: naming the setting, and what to change.
     """
     check_choices(algorithm, config.rollout, config.batch, config.critic_warmup)
+    check_transfer(config.rollout)
     if "reference" not in algorithm.needs:
         _refuse_reference(algorithm, config)
     if algorithm.value_loss is None:

@@ -3,6 +3,7 @@
 from .config import ENGINES, RolloutConfig, fit_prompts
 from .engines import (
     check_available,
+    check_transfer,
     keeps_arrays,
     make_engine,
     takes_adapters,
@@ -36,6 +37,7 @@ __all__ = [
     "VanillaEngine",
     "Weights",
     "check_available",
+    "check_transfer",
     "fit_prompts",
     "keeps_arrays",
     "make_engine",

@@ -62,6 +62,15 @@ def check_available(config: RolloutConfig) -> None:
                 "devices of all, or train in one process."
             )
         check_extra(packages[config.engine])
+    check_transfer(config)
+
+
+def check_transfer(config: RolloutConfig) -> None:
+    """Refuse a transfer that cannot reach the engine, or that moves nothing.
+
+    Raises:
+        ZootomyError: naming the setting.
+    """
     apart = config.engine == "sglang_jax" or config.vllm.server_mode
     check_backend(config.transfer, other_process=apart)
 

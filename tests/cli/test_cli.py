@@ -361,6 +361,10 @@ def test_a_config_file_is_the_starting_point_and_the_command_line_goes_before_it
             "error: rollout.temperature is 0: all completions of a prompt would be the same.",
         ),
         (
+            ["show-cluster", "--rollout.transfer.backend", "ray"],
+            "error: rollout.transfer.backend is 'ray', and the engine runs in the trainer's ",
+        ),
+        (
             ["show-cluster", "--batch.group_size", "1"],
             "error: reward_shaping 'group_norm' compares the completions of one prompt, but ",
         ),
