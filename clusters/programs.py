@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from ..models import quick
 from .outputs import ModelOutputs, Split, Wanted, compute
 from .packing import Rows
 
@@ -17,8 +18,6 @@ LossFunction = Callable[[ModelOutputs, Any, Any], tuple[jax.Array, dict[str, Any
 """`(outputs, batch, coefficients) -> (loss, {name: (sum, weight)})`."""
 
 _WHOLE = Split()
-# The step is many small loops: on CPUs they run as fast, and compile in three quarters of the time.
-_QUICK: dict[str, Any] = {"xla_backend_optimization_level": 1}
 
 
 class Total(NamedTuple):
@@ -158,6 +157,13 @@ def _merged(sums: jax.Array, weights: jax.Array) -> tuple[jax.Array, jax.Array]:
     return jnp.sum(jnp.where(weights == 0, 0, sums)), jnp.sum(weights)
 
 
+def first_state(optimizer: optax.GradientTransformation, params: Any) -> Any:
+    """The state of an optimizer that has taken no step."""
+    # Copied, since some optimizers (dog, prodigy) remember the very arrays of the parameters, which
+    # others hold and which a step would overwrite together with its state.
+    return jax.tree.map(jnp.copy, optimizer.init(widened(params)))
+
+
 def _step(
     optimizer: optax.GradientTransformation,
     params: Any,
@@ -208,5 +214,5 @@ def step_program(*, keep_params: bool, keep_optimizer: bool) -> Callable[..., An
         _step,
         static_argnames=("optimizer",),
         donate_argnames=donated,
-        compiler_options=_QUICK if jax.default_backend() == "cpu" else None,
+        compiler_options=quick(),
     )

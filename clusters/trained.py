@@ -12,11 +12,11 @@ import numpy as np
 import optax
 from flax import nnx
 
-from ..models import from_host, has_adapters, trained_part
+from ..models import from_host, has_adapters, quick, trained_part
 from ..registry import ZootomyError
 from .naming import named_leaves, same_structure
 from .optimizer import OptimizerConfig, make_optimizer, make_schedule
-from .programs import StepReport, Total, step_program, widened
+from .programs import StepReport, Total, first_state, step_program
 from .roles import Role
 from .sharding import HOST, Placement, like_params, on_host
 
@@ -150,11 +150,7 @@ class TrainedModel(RoleModel):
         self.scheduled = config.schedule != "constant"
         self.optimizer = make_optimizer(config, total_steps) if optimizer is None else optimizer
         self.schedule = make_schedule(config, total_steps)
-        # Copied, since some optimizers (dog, prodigy) remember the very arrays of the parameters,
-        # which others hold and which a step would overwrite together with its state.
-        state = jax.tree.map(jnp.array, self.optimizer.init(widened(self.params)))
-        self.optimizer_shardings = self.optimizer_places(state)
-        self.optimizer_state = from_host(state, self.optimizer_shardings)
+        self.optimizer_state = self._first_state()
         self.steps = 0
         like = jax.tree.map(lambda p: jax.ShapeDtypeStruct(p.shape, jnp.float32), self.params)
 
@@ -182,6 +178,19 @@ class TrainedModel(RoleModel):
     def policy_params(self) -> Any:
         """The parameters that an engine or a reference has too."""
         return self.params
+
+    def _first_state(self) -> Any:
+        """The optimizer's state before the first step, made in its places by one program."""
+        optimizer, params = self.optimizer, self.params
+        state = jax.eval_shape(functools.partial(first_state, optimizer), params)
+        self.optimizer_shardings = self.optimizer_places(state)
+        make = jax.jit(
+            first_state,
+            static_argnames=("optimizer",),
+            out_shardings=self.optimizer_shardings,
+            compiler_options=quick(),
+        )
+        return make(optimizer, params)
 
     def optimizer_places(self, state: Any) -> Any:
         """Where an optimizer's state lies: with the parameters that it is of."""

@@ -57,14 +57,9 @@ class Memory(NamedTuple):
             scalings: one a reward model that has a scale of its own.
         """
         needs = algorithm.needs
-        values = PromptValues(
-            BetaTracker.start(jnp.full(prompts, FIRST_VALUE)),
-            jnp.zeros((), jnp.float32),
-            jnp.zeros(prompts, jnp.float32),
-        )
         return cls(
             RunningMoments.start() if "running_reward" in needs else None,
-            values if "prompt_values" in needs else None,
+            _first_values(prompts) if "prompt_values" in needs else None,
             tuple(RunningMoments.start() for _ in scalings),
         )
 
@@ -110,6 +105,15 @@ class Memory(NamedTuple):
             tracker = tracker.observe(prompts, *_rewards(groups), drift)
             seen_at = seen_at.at[prompts].set(travelled)
         return self._replace(values=PromptValues(tracker, travelled + moved, seen_at))
+
+
+def _first_values(prompts: int) -> PromptValues:
+    """A first estimate of every prompt's value, none seen yet."""
+    return PromptValues(
+        BetaTracker.start(jnp.full(prompts, FIRST_VALUE)),
+        jnp.zeros((), jnp.float32),
+        jnp.zeros(prompts, jnp.float32),
+    )
 
 
 def _rewards(groups: Sequence[Group]) -> tuple[jax.Array, jax.Array]:

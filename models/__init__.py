@@ -2,6 +2,7 @@
 
 from .axes import constrain, parameter_axes
 from .cache import KVCache, grow_cache, init_cache, take_rows
+from .compilers import quick
 from .config import ModelConfig, RopeConfig
 from .decoder import Decoder
 from .distributions import Distributions, Head, map_distributions
@@ -69,6 +70,7 @@ __all__ = [
     "merge_adapters",
     "named_arrays",
     "parameter_axes",
+    "quick",
     "read_adapter_config",
     "save_adapters",
     "save_model",

@@ -23,7 +23,8 @@ from .vanilla_run import Run
 from .weights import named_params, placed, replace_params
 
 SMALLEST_WIDTH = 16  # prompt tokens
-SMALLEST_ROOM = 64  # tokens a slot
+# Tokens a slot. From half of it, short completions take 1.5% less time, and 1 s to compile for.
+SMALLEST_ROOM = 128
 
 
 class VanillaEngine:

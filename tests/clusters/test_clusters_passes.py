@@ -181,27 +181,41 @@ def test_one_program_a_pass_whatever_the_batch(kit, ragged):
     assert forward._cache_size() <= compiled[1]
 
 
-def test_the_step_is_compiled_once_and_ahead(kit, ragged):
-    compiled = []
+@pytest.fixture
+def compiled():
+    """The programs that are compiled meanwhile, by name."""
+    names = []
 
     def hear(event, duration_secs, **said):
         del duration_secs
         if event == "/jax/core/compile/backend_compile_duration":
-            compiled.append(said["fun_name"])
+            names.append(said["fun_name"])
 
-    cluster = kit.cluster(optimizer=OptimizerConfig(name="sgd", learning_rate=0.123))
     jax.monitoring.register_event_duration_secs_listener(hear)
-    try:
-        cluster.compile_ahead()
-        cluster.compile_ahead()  # changes nothing
-        cluster._actor._ahead.result()
-        assert compiled.count("jit(_step)") == 1
-        # The first parameters are the given model's too; those of the second step are nobody's.
-        for _ in range(2):
-            kit.update(cluster, ragged)
-    finally:
-        jax.monitoring.unregister_event_duration_listener(hear)
+    yield names
+    jax.monitoring.unregister_event_duration_listener(hear)
+
+
+def test_the_step_is_compiled_once_and_ahead(kit, ragged, compiled):
+    cluster = kit.cluster(optimizer=OptimizerConfig(name="sgd", learning_rate=0.123))
+    cluster.compile_ahead()
+    cluster.compile_ahead()  # changes nothing
+    cluster._actor._ahead.result()
     assert compiled.count("jit(_step)") == 1
+    # The first parameters are the given model's too; those of the second step are nobody's.
+    for _ in range(2):
+        kit.update(cluster, ragged)
+    assert compiled.count("jit(_step)") == 1
+
+
+def test_an_optimizer_begins_with_one_program(kit, compiled):
+    actor = kit.decoder()
+    optimizer = OptimizerConfig(name="adamw", learning_rate=0.0123)
+    compiled.clear()
+    kit.cluster(actor=actor, optimizer=optimizer)
+    assert compiled == ["jit(first_state)"]  # an array at a time, it was one program a shape
+    kit.cluster(actor=actor, optimizer=optimizer)
+    assert compiled == ["jit(first_state)"]
 
 
 def test_update_descends_and_reports(kit, ragged):
