@@ -2,7 +2,7 @@
 
 from .axes import constrain, parameter_axes
 from .cache import KVCache, grow_cache, init_cache, take_rows
-from .compilers import quick
+from .compilers import fast_products, quick
 from .config import ModelConfig, RopeConfig
 from .decoder import Decoder
 from .distributions import Distributions, Head, map_distributions
@@ -51,6 +51,7 @@ __all__ = [
     "config_fields",
     "constrain",
     "everywhere",
+    "fast_products",
     "from_first",
     "from_host",
     "fuse",

@@ -1,91 +1,155 @@
-"""A decoder with fewer, wider matrix products: for decoding, where each is short."""
+"""A decoder laid out for decoding on a CPU: few, wide matrix products over columns."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import jax
 import jax.numpy as jnp
 from flax import nnx
 
 from .attention import Attention
-from .decoder import Decoder
-from .layers import MLP, flat
+from .cache import attend_slots, write_slots
+from .decoder import Decoder, DecoderLayer
+from .layers import MLP, RMSNorm, flat, normalise
+from .rope import rotate
 
 
-class FusedAttention(Attention):
-    """`Attention` that projects queries, keys and values by one product.
+class ColumnLinear(nnx.Module):
+    """One product for several projections of the same input, `[D, tokens]` to `[outputs, tokens]`.
+
+    With few tokens a CPU is a quarter faster at this than at rows of tokens by `[D, outputs]`.
 
     Args:
-        attention: gives the weights; its other parts are shared.
+        parts: give the weights, which are copied.
+    """
+
+    def __init__(self, *parts: nnx.Linear):
+        dtype = parts[0].dtype
+        self.kernel = nnx.Param(
+            jnp.concatenate([part.kernel[...].T.astype(dtype) for part in parts])
+        )
+        biases = [part.bias[...].astype(dtype) for part in parts if part.bias is not None]
+        self.bias = nnx.Param(jnp.concatenate(biases)[:, None]) if biases else None
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """`[D, tokens]` to `[outputs, tokens]`."""
+        y = self.kernel[...] @ x
+        return y if self.bias is None else y + self.bias[...]
+
+
+class ColumnAttention(nnx.Module):
+    """`Attention` over a cache: one product for queries, keys and values, one norm, one rotation.
+
+    Args:
+        attention: gives the weights.
     """
 
     def __init__(self, attention: Attention):
-        self.kernel = attention.kernel
         self.head_dim = attention.head_dim
-        self.o_proj = attention.o_proj
+        parts = attention.q_proj, attention.k_proj, attention.v_proj
+        self.heads, self.kv_heads = (part.out_features // self.head_dim for part in parts[:2])
+        self.qkv_proj = ColumnLinear(*parts)
+        self.o_proj = ColumnLinear(attention.o_proj)
         self.qk_norm = attention.qk_norm
         if attention.qk_norm:
-            self.q_norm, self.k_norm = attention.q_norm, attention.k_norm
-        parts = attention.q_proj, attention.k_proj, attention.v_proj
-        self.q_size, self.kv_size = (part.out_features for part in parts[:2])
-        self.qkv_proj = _joined(*parts)
+            self.eps = attention.q_norm.eps
+            counted = (attention.q_norm, self.heads), (attention.k_norm, self.kv_heads)
+            scales = [jnp.tile(norm.scale[...], (count, 1)) for norm, count in counted]
+            self.scale = nnx.Param(jnp.concatenate(scales)[:, :, None])
 
-    def _linear(self, tokens):
-        return jnp.split(self.qkv_proj(tokens), (self.q_size, self.q_size + self.kv_size), axis=-1)
+    def cached(self, x, shape, cos, sin, mask, k_store, v_store, positions):
+        """`[D, B S]` to `[D, B S]` for tokens of the shape `[B, S]`; see `Attention.cached`."""
+        heads = self.qkv_proj(x).reshape(-1, self.head_dim, x.shape[1])
+        turned = self.heads + self.kv_heads
+        qk, v = heads[:turned], heads[turned:]
+        if self.qk_norm:
+            qk = self.scale[...].astype(qk.dtype) * normalise(qk, self.eps, axis=1)
+        cos, sin = (table.reshape(x.shape[1], -1).T for table in (cos, sin))
+        qk = rotate(qk, cos, sin, axis=1)
+        q, k, v = (
+            part.transpose(2, 0, 1).reshape(*shape, -1, self.head_dim)
+            for part in (qk[: self.heads], qk[self.heads :], v)
+        )
+        k_store, v_store = write_slots(k_store, v_store, k, v, positions)
+        out = attend_slots(q, k_store, v_store, mask)
+        return self.o_proj(out.reshape(x.shape[1], -1).T), k_store, v_store
 
 
-class FusedMLP(MLP):
+class ColumnMLP(nnx.Module):
     """`MLP` that has gate and up in one product.
 
     Args:
-        mlp: gives the weights; `down_proj` is shared.
+        mlp: gives the weights.
     """
 
     def __init__(self, mlp: MLP):
-        self.gate_up_proj = _joined(mlp.gate_proj, mlp.up_proj)
-        self.down_proj = mlp.down_proj
+        self.gate_up_proj = ColumnLinear(mlp.gate_proj, mlp.up_proj)
+        self.down_proj = ColumnLinear(mlp.down_proj)
 
     def __call__(self, x):
-        """`[..., D]` to `[..., D]`."""
-        gate, up = jnp.split(self.gate_up_proj(flat(x)), 2, axis=-1)
-        return self.down_proj(nnx.silu(gate) * up).reshape(x.shape)
+        """`[D, tokens]` to `[D, tokens]`."""
+        gate, up = jnp.split(self.gate_up_proj(x), 2)
+        return self.down_proj(nnx.silu(gate) * up)
+
+
+class FusedLayer(nnx.Module):
+    """A `DecoderLayer` over a cache whose stream is `[D, tokens]` inside.
+
+    Between two of them the compiler leaves the transposes out.
+
+    Args:
+        layer: gives the weights. A part that is not plain, with an adapter, say, stays as it is.
+    """
+
+    def __init__(self, layer: DecoderLayer):
+        attention, mlp = layer.self_attn, layer.mlp
+        self.input_layernorm = layer.input_layernorm
+        self.post_attention_layernorm = layer.post_attention_layernorm
+        self.self_attn = ColumnAttention(attention) if _plain_attention(attention) else attention
+        self.mlp = ColumnMLP(mlp) if _plain_mlp(mlp) else mlp
+
+    def cached(self, x, cos, sin, mask, k_store, v_store, positions):
+        """As `DecoderLayer.cached`."""
+        shape = x.shape
+        slots = cos, sin, mask, k_store, v_store, positions
+        x = flat(x).T
+        normal = _column_norm(self.input_layernorm, x)
+        if isinstance(self.self_attn, ColumnAttention):
+            out, k_store, v_store = self.self_attn.cached(normal, shape[:2], *slots)
+        else:
+            out, k_store, v_store = self.self_attn.cached(normal.T.reshape(shape), *slots)
+            out = flat(out).T
+        x = x + out
+        normal = _column_norm(self.post_attention_layernorm, x)
+        x = x + (self.mlp(normal) if isinstance(self.mlp, ColumnMLP) else self.mlp(normal.T).T)
+        return x.T.reshape(shape), k_store, v_store
 
 
 def fuse(model: Decoder) -> Decoder:
-    """The same function with joined weights, which are copies; all other weights are shared.
-
-    Only for what it knows: a projection with an adapter, say, keeps its block as it is.
+    """The same function over a cache; joined weights are copies, all others are shared.
 
     Args:
-        model: changed in place (merge a state for it).
+        model: changed in place (merge a state for it); afterwards it needs a cache.
     """
-    for layer in model.layers:
-        attention, mlp = layer.self_attn, layer.mlp
-        if type(attention) is Attention and _plain(
-            attention.q_proj, attention.k_proj, attention.v_proj
-        ):
-            layer.self_attn = FusedAttention(attention)
-        if type(mlp) is MLP and _plain(mlp.gate_proj, mlp.up_proj):
-            layer.mlp = FusedMLP(mlp)
+    fused = nnx.List([FusedLayer(layer) for layer in model.layers])
+    model.layers = fused  # pyright: ignore[reportAttributeAccessIssue]
     return model
 
 
-def _plain(*parts: nnx.Module) -> bool:
-    return all(type(part) is nnx.Linear for part in parts)
+def _column_norm(norm: RMSNorm, x: jax.Array) -> jax.Array:
+    return norm.scale[...].astype(x.dtype)[:, None] * normalise(x, norm.eps, axis=0)
 
 
-def _joined(*parts: nnx.Linear) -> nnx.Linear:
-    """One projection for several that read the same input."""
-    first = parts[0]
-    joined = nnx.Linear(
-        first.in_features,
-        sum(part.out_features for part in parts),
-        use_bias=first.use_bias,
-        kernel_init=nnx.initializers.zeros,
-        dtype=first.dtype,
-        param_dtype=first.param_dtype,
-        rngs=nnx.Rngs(0),
+def _plain_attention(attention: nnx.Module) -> bool:
+    return type(attention) is Attention and _plain(
+        (attention.q_proj, attention.k_proj, attention.v_proj, attention.o_proj)
     )
-    joined.kernel[...] = jnp.concatenate([part.kernel[...] for part in parts], axis=1)
-    biases = [part.bias[...] for part in parts if part.bias is not None]
-    if joined.bias is not None:
-        joined.bias[...] = jnp.concatenate(biases)
-    return joined
+
+
+def _plain_mlp(mlp: nnx.Module) -> bool:
+    return type(mlp) is MLP and _plain((mlp.gate_proj, mlp.up_proj, mlp.down_proj))
+
+
+def _plain(parts: Sequence[nnx.Module]) -> bool:
+    return all(type(part) is nnx.Linear for part in parts)

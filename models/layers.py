@@ -28,10 +28,14 @@ class RMSNorm(nnx.Module):
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """Normalise over the last axis; shape and dtype are kept."""
-        wide = x.astype(jnp.float32)
-        mean_square = jnp.mean(jnp.square(wide), axis=-1, keepdims=True)
-        normal = (wide * jax.lax.rsqrt(mean_square + self.eps)).astype(x.dtype)
-        return self.scale[...].astype(x.dtype) * normal
+        return self.scale[...].astype(x.dtype) * normalise(x, self.eps)
+
+
+def normalise(x: jax.Array, eps: float, axis: int = -1) -> jax.Array:
+    """`x / sqrt(mean(x^2) + eps)` along an axis, in float32 and cast back."""
+    wide = x.astype(jnp.float32)
+    mean_square = jnp.mean(jnp.square(wide), axis=axis, keepdims=True)
+    return (wide * jax.lax.rsqrt(mean_square + eps)).astype(x.dtype)
 
 
 def flat(x: jax.Array) -> jax.Array:

@@ -129,7 +129,7 @@ def rope_tables(positions: jax.Array, rope: RopeConfig, head_dim: int):
     return jnp.cos(angles) * factor, jnp.sin(angles) * factor
 
 
-def rotate(x: jax.Array, cos: jax.Array, sin: jax.Array) -> jax.Array:
+def rotate(x: jax.Array, cos: jax.Array, sin: jax.Array, axis: int = -1) -> jax.Array:
     """Turn each pair (i, i + head_dim/2) of every head by its angle.
 
         (a, b) -> (a cos - b sin, b cos + a sin)
@@ -138,9 +138,10 @@ def rotate(x: jax.Array, cos: jax.Array, sin: jax.Array) -> jax.Array:
         x: `[R, L, heads, head_dim]`.
         cos: `[R, L, 1, head_dim / 2]` float32.
         sin: the same shape.
+        axis: where a head's width is, in another layout of `x`, `cos` and `sin`.
 
     Returns:
         The shape and dtype of `x`; the arithmetic is float32.
     """
-    a, b = jnp.split(x.astype(jnp.float32), 2, axis=-1)
-    return jnp.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1).astype(x.dtype)
+    a, b = jnp.split(x.astype(jnp.float32), 2, axis=axis)
+    return jnp.concatenate([a * cos - b * sin, b * cos + a * sin], axis=axis).astype(x.dtype)

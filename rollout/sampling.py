@@ -85,6 +85,12 @@ def row_noise(keys: jax.Array, positions: jax.Array) -> jax.Array:
     return ((words >> 9).astype(jnp.float32) + 0.5) * jnp.float32(2.0**-23)
 
 
+def noise_ahead(keys: jax.Array, capacity: int) -> jax.Array:
+    """`row_noise` at the positions 1 to `capacity`: `[S, capacity, 2]`."""
+    positions = jnp.tile(jnp.arange(1, capacity + 1)[:, None], len(keys))
+    return jax.vmap(row_noise, (None, 0), 1)(keys, positions)
+
+
 def sample(
     logits: jax.Array, noise: jax.Array, sampling: SamplingArrays, *, truncated: bool
 ) -> tuple[jax.Array, jax.Array]:

@@ -18,8 +18,9 @@ from .sampling import sampling_arrays
 from .scheduler import Schedule
 from .streaming import in_groups
 from .types import Completion, Finished, Request, SamplingParams, Weights, whole_number
-from .vanilla_decode import CallArrays, Programs
+from .vanilla_decode import Programs
 from .vanilla_run import Run
+from .vanilla_state import CallArrays
 from .weights import named_params, placed, replace_params
 
 SMALLEST_WIDTH = 16  # prompt tokens
@@ -54,11 +55,14 @@ class VanillaEngine:
         self._slots = slot_ladder(config.max_slots)
         dtype = model.dtype if config.cache_dtype == "model" else jnp.dtype(config.cache_dtype)
         params = placed(nnx.state(model, nnx.Param))
+        devices = {device for x in jax.tree.leaves(params) for device in x.devices()}
+        # Other layouts of the weights pay on CPUs; elsewhere the copy costs more than it saves. Nor
+        # do weights that are spread over several devices become one matrix.
         self._programs = Programs(
             model,
             cache_dtype=dtype,
             max_new_tokens=config.max_new_tokens,
-            fused=_on_cpu(params),
+            fused=len(devices) == 1 and devices.pop().platform == "cpu",
         )
         self._params: nnx.State | None = params
         self._version = version
@@ -174,15 +178,6 @@ class VanillaEngine:
         self._calls += 1
         own = jax.random.fold_in(_key_of(self.config.seed), OWN_NOISE)
         return jax.random.fold_in(own, self._calls)
-
-
-def _on_cpu(params: nnx.State) -> bool:
-    """Whether wider products pay: elsewhere the copy of the weights costs more than it saves.
-
-    Nor do weights that are spread over several devices become one matrix.
-    """
-    alone = len(jax.tree.leaves(params)[0].devices()) == 1
-    return alone and all(d.platform == "cpu" for x in jax.tree.leaves(params) for d in x.devices())
 
 
 def _key_of(seed: int) -> jax.Array:

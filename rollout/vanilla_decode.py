@@ -9,96 +9,17 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from ..models import Decoder, KVCache, constrain, fuse, head_logits, quick
+from ..models import Decoder, fast_products, fuse, head_logits, quick
 from ..models.cache import grow_cache, init_cache, take_rows
-from .sampling import SamplingArrays, row_keys, row_noise, sample
-
-
-class PromptBatch(NamedTuple):
-    """Prompts that were read once, for all the completions that start from them.
-
-    Attributes:
-        cache: keys and values, P rows of W slots.
-        logits: `[P, V]` float32, after the last token of each prompt.
-    """
-
-    cache: KVCache
-    logits: jax.Array
-
-
-class DecodeWeights(NamedTuple):
-    """Weights as the decode program reads them.
-
-    Attributes:
-        params: of the model, its projections joined where that is faster.
-        rest: what else the model holds.
-        head: `[D, V]`.
-    """
-
-    params: nnx.State
-    rest: nnx.State
-    head: jax.Array
-
-
-class Fill(NamedTuple):
-    """Which slots take a new completion.
-
-    Attributes:
-        source: `[S]` int32, row of the prompt batch; -1 leaves the slot as it is.
-        length: `[S]` int32, tokens of the prompt.
-        owner: `[S, 2]` int32, index of the request and of the completion.
-    """
-
-    source: jax.Array | np.ndarray
-    length: jax.Array | np.ndarray
-    owner: jax.Array | np.ndarray
-
-
-class DecodeState(NamedTuple):
-    """The slots, their keys and values, and what was sampled so far.
-
-    Attributes:
-        cache: S rows.
-        token: `[S]` int32, the last sampled token, not yet read by the model.
-        position: `[S]` int32, where that token stands in its row.
-        count: `[S]` int32, tokens sampled.
-        active: `[S]` bool, whether the completion goes on.
-        stopped: `[S]` bool, whether it ended on a stop id.
-        keys: `[S]` typed noise keys, one a completion.
-        tokens: `[S, T]` int32, the sampled tokens.
-        logps: `[S, T]` float32.
-    """
-
-    cache: KVCache
-    token: jax.Array
-    position: jax.Array
-    count: jax.Array
-    active: jax.Array
-    stopped: jax.Array
-    keys: jax.Array
-    tokens: jax.Array
-    logps: jax.Array
-
-
-class CallArrays(NamedTuple):
-    """What one call of `generate` chooses.
-
-    Attributes:
-        sampling: how tokens are drawn.
-        seed: typed key of the call.
-        limit: scalar int32, tokens a completion.
-    """
-
-    sampling: SamplingArrays
-    seed: jax.Array
-    limit: jax.Array | np.ndarray
+from .sampling import noise_ahead, row_keys, row_noise, sample
+from .vanilla_state import CallArrays, DecodeState, DecodeWeights, Fill, PromptBatch, spread
 
 
 class Programs:
@@ -136,7 +57,12 @@ class Programs:
         self.grow = quickly(self._grow, static_argnames="capacity")
         self.keep = quickly(self._keep)
         # The one program in which a compiler's care is felt, by 3% of the time or more.
-        self.decode = jax.jit(self._decode, static_argnames="truncated", donate_argnames="state")
+        self.decode = jax.jit(
+            self._decode,
+            static_argnames="truncated",
+            donate_argnames="state",
+            compiler_options=fast_products(),
+        )
 
     def _empty_state(self, *, slots: int, capacity: int) -> DecodeState:
         """S slots without a completion, each with room for `capacity` tokens."""
@@ -235,7 +161,8 @@ class Programs:
             active=state.active | new,
             keys=jnp.where(new, row_keys(call.seed, jnp.asarray(fill.owner)), state.keys),
         )
-        return spread(_append(state, prompts.logits[rows], new, call, truncated=truncated))
+        noise = row_noise(state.keys, state.position + 1)
+        return spread(_append(state, prompts.logits[rows], noise, new, call, truncated=truncated))
 
     def _grow(self, state: DecodeState, *, capacity: int) -> DecodeState:
         """The state with room for more tokens a slot: prompt and completion."""
@@ -270,6 +197,8 @@ class Programs:
         """
         self.compiled["decode"] += 1
         model = nnx.merge(self._decode_graph, weights.params, weights.rest)
+        # For every place at once: a hash is a loop of small programs, which would cost every step.
+        noise = spread(noise_ahead(state.keys, state.cache.capacity))
 
         def goes_on(state: DecodeState) -> jax.Array:
             free = jnp.sum(~state.active)
@@ -280,26 +209,22 @@ class Programs:
             hidden, cache = model(state.token[:, None], state.position[:, None], cache=state.cache)
             state = state._replace(cache=cache)
             logits = head_logits(hidden[:, 0], weights.head)
-            return spread(_append(state, logits, state.active, call, truncated=truncated))
+            here = jnp.take_along_axis(noise, state.position[:, None, None], 1, mode="clip")[:, 0]
+            return spread(_append(state, logits, here, state.active, call, truncated=truncated))
 
         return jax.lax.while_loop(goes_on, step, state)
 
 
-def spread(tree: Any) -> Any:
-    """Slots over a mesh's rows, and the heads of a cache over its `tensor`; see `constrain`."""
-
-    def place(x: jax.Array) -> jax.Array:
-        return constrain(x, "rows", "heads") if x.ndim == 4 else constrain(x, "rows")
-
-    return jax.tree.map(place, tree)
-
-
 def _append(
-    state: DecodeState, logits: jax.Array, rows: jax.Array, call: CallArrays, *, truncated: bool
+    state: DecodeState,
+    logits: jax.Array,
+    noise: jax.Array,
+    rows: jax.Array,
+    call: CallArrays,
+    *,
+    truncated: bool,
 ) -> DecodeState:
     """Sample the next token of the given rows, keep it with its logp, end what has ended."""
-    position = state.position + 1
-    noise = row_noise(state.keys, position)
     token, logp = sample(logits, noise, call.sampling, truncated=truncated)
     stop = (token[:, None] == call.sampling.stop_ids).any(axis=1)
     count = state.count + rows
@@ -307,7 +232,7 @@ def _append(
     index = jnp.arange(len(token)), jnp.where(rows, state.count, state.tokens.shape[1])
     return state._replace(
         token=jnp.where(rows, token, state.token),
-        position=jnp.where(rows, position, state.position),
+        position=state.position + rows,
         count=count,
         active=jnp.where(rows, ~stop & (count < call.limit), state.active),
         stopped=jnp.where(rows, stop, state.stopped),

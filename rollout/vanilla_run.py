@@ -12,7 +12,8 @@ from ..registry import ZootomyError
 from .buckets import fit, power_of_two
 from .scheduler import NARROWER, WORTH_NARROWING, Row, Schedule
 from .types import Completion, Finished
-from .vanilla_decode import CallArrays, DecodeState, DecodeWeights, Fill, Programs, PromptBatch
+from .vanilla_decode import Programs
+from .vanilla_state import CallArrays, DecodeState, DecodeWeights, Fill, PromptBatch
 from .weights import mesh_context
 
 HEADROOM = 16  # tokens that a slot has room for, at least, when decoding begins

@@ -10,6 +10,7 @@ from zootomy.rollout import SamplingParams
 from zootomy.rollout.sampling import (
     STOP_SLOTS,
     draw,
+    noise_ahead,
     row_keys,
     row_noise,
     sample,
@@ -194,8 +195,11 @@ def test_noise_depends_on_seed_request_completion_and_position_alone():
     everything = noise(5, jnp.arange(4))
     np.testing.assert_array_equal(noise(5, jnp.int32([3, 1])), everything[[3, 1]])
     assert len(np.unique(np.concatenate([everything, noise(6, jnp.arange(4))]))) == 16
-    later = row_noise(row_keys(jax.random.key(5), owner), position + 1)
+    keys = row_keys(jax.random.key(5), owner)
+    later = row_noise(keys, position + 1)
     assert not np.intersect1d(np.asarray(later), everything).size
+    ahead = noise_ahead(keys, 9)  # place i is position i + 1
+    np.testing.assert_array_equal(ahead[jnp.arange(4), position - 1], everything)
 
 
 def test_noise_is_uniform_and_never_reaches_the_ends():

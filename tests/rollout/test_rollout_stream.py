@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from flax import nnx
 from zootomy import ZootomyError
-from zootomy.models import PRESETS, fuse, make_model
+from zootomy.models import PRESETS, LoraConfig, add_adapters, fuse, init_cache, make_model
 from zootomy.rollout import (
     Request,
     RolloutConfig,
@@ -120,19 +120,35 @@ def test_joined_projections_are_the_same_function(model):
     with_bias = dataclasses.replace(
         PRESETS["tiny"], family="qwen2", qkv_bias=True, qk_norm=False, initializer_range=0.3
     )
+    adapters = LoraConfig(rank=2, pattern=r".*q_proj")
     tokens = jnp.arange(10).reshape(2, 5)
     positions = jnp.broadcast_to(jnp.arange(5), (2, 5))
-    for config in (model.config, with_bias):
+    for config, lora in ((model.config, None), (with_bias, None), (model.config, adapters)):
         plain = make_model(config, vocab_size=VOCABULARY)
-        for layer in plain.layers:
+        for key, layer in enumerate(plain.layers):
+            norms = [layer.input_layernorm, layer.post_attention_layernorm]
             if config.qkv_bias:
-                size = layer.self_attn.k_proj.bias.shape
-                layer.self_attn.k_proj.bias[...] = jax.random.normal(jax.random.key(1), size)
+                bias = layer.self_attn.k_proj.bias
+                bias[...] = jax.random.normal(jax.random.key(key), bias.shape)
+            if config.qk_norm:
+                norms += [layer.self_attn.q_norm, layer.self_attn.k_norm]
+            for number, norm in enumerate(norms):
+                norm.scale[...] = 0.5 + number + jnp.arange(norm.scale.shape[0]) / 7
+        if lora is not None:
+            plain = add_adapters(plain, lora, rngs=nnx.Rngs(0))
         fused = fuse(nnx.clone(plain))
         names = [".".join(map(str, path)) for path, _ in nnx.to_flat_state(nnx.state(fused))]
-        assert "layers.0.self_attn.qkv_proj.kernel" in names
-        assert not any("q_proj" in n or "gate_proj" in n for n in names)
-        np.testing.assert_allclose(fused(tokens, positions), plain(tokens, positions), atol=1e-5)
+        assert ("layers.0.self_attn.qkv_proj.kernel" in names) == (lora is None)
+        assert "layers.0.mlp.gate_up_proj.kernel" in names
+        assert not any("gate_proj" in name for name in names)
+        cache = init_cache(config, batch=2, capacity=6)
+        want, want_cache = plain(tokens, positions, cache=cache)
+        found, found_cache = fused(tokens, positions, cache=cache)
+        np.testing.assert_allclose(found, want, atol=2e-5)
+        for one, other in zip(
+            jax.tree.leaves(found_cache), jax.tree.leaves(want_cache), strict=True
+        ):
+            np.testing.assert_allclose(one, other, atol=2e-5)
 
 
 def test_new_weights_are_laid_out_again_and_compile_nothing(engine, model, caplog):

@@ -1,0 +1,101 @@
+"""What the programs of the vanilla engine pass on: prompts that were read, slots, weights."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from flax import nnx
+
+from ..models import KVCache, constrain
+from .sampling import SamplingArrays
+
+
+class PromptBatch(NamedTuple):
+    """Prompts that were read once, for all the completions that start from them.
+
+    Attributes:
+        cache: keys and values, P rows of W slots.
+        logits: `[P, V]` float32, after the last token of each prompt.
+    """
+
+    cache: KVCache
+    logits: jax.Array
+
+
+class DecodeWeights(NamedTuple):
+    """Weights as the decode program reads them.
+
+    Attributes:
+        params: of the model, its projections joined where that is faster.
+        rest: what else the model holds.
+        head: `[D, V]`.
+    """
+
+    params: nnx.State
+    rest: nnx.State
+    head: jax.Array
+
+
+class Fill(NamedTuple):
+    """Which slots take a new completion.
+
+    Attributes:
+        source: `[S]` int32, row of the prompt batch; -1 leaves the slot as it is.
+        length: `[S]` int32, tokens of the prompt.
+        owner: `[S, 2]` int32, index of the request and of the completion.
+    """
+
+    source: jax.Array | np.ndarray
+    length: jax.Array | np.ndarray
+    owner: jax.Array | np.ndarray
+
+
+class DecodeState(NamedTuple):
+    """The slots, their keys and values, and what was sampled so far.
+
+    Attributes:
+        cache: S rows.
+        token: `[S]` int32, the last sampled token, not yet read by the model.
+        position: `[S]` int32, where that token stands in its row.
+        count: `[S]` int32, tokens sampled.
+        active: `[S]` bool, whether the completion goes on.
+        stopped: `[S]` bool, whether it ended on a stop id.
+        keys: `[S]` typed noise keys, one a completion.
+        tokens: `[S, T]` int32, the sampled tokens.
+        logps: `[S, T]` float32.
+    """
+
+    cache: KVCache
+    token: jax.Array
+    position: jax.Array
+    count: jax.Array
+    active: jax.Array
+    stopped: jax.Array
+    keys: jax.Array
+    tokens: jax.Array
+    logps: jax.Array
+
+
+class CallArrays(NamedTuple):
+    """What one call of `generate` chooses.
+
+    Attributes:
+        sampling: how tokens are drawn.
+        seed: typed key of the call.
+        limit: scalar int32, tokens a completion.
+    """
+
+    sampling: SamplingArrays
+    seed: jax.Array
+    limit: jax.Array | np.ndarray
+
+
+def spread(tree: Any) -> Any:
+    """Slots over a mesh's rows, and the heads of a cache over its `tensor`; see `constrain`."""
+
+    def place(x: jax.Array) -> jax.Array:
+        return constrain(x, "rows", "heads") if x.ndim == 4 else constrain(x, "rows")
+
+    return jax.tree.map(place, tree)
