@@ -55,11 +55,16 @@ class Bench:
         path = self.work / f"prompts-{vocab}-{count}.npz"
         return str(cases.write_prompts(path, vocab, count))
 
-    def batch(self, vocab: int, rows: int = cases.PROMPTS * cases.GROUP, completion: int = 0):
+    def batch(
+        self,
+        vocab: int,
+        prompts: int = cases.PROMPTS,
+        group: int = cases.GROUP,
+        completion: int = cases.COMPLETION,
+    ):
         """A file of sequences."""
-        completion = completion or cases.COMPLETION
-        path = self.work / f"batch-{vocab}-{rows}-{completion}.npz"
-        return cases.write_batch(path, vocab, rows, completion=completion)
+        path = self.work / f"batch-{vocab}-{prompts}x{group}-{completion}.npz"
+        return cases.write_batch(path, vocab, prompts * group, completion=completion, group=group)
 
     def start(self, name: str, vocab: int, variables: Mapping[str, str] | None = None) -> Child:
         """A new worker that has loaded the shared model; it is kept for later measures.

@@ -98,6 +98,22 @@ def logp_flops(shape: Shape, sequences: Iterable[tuple[int, int]]) -> int:
     )
 
 
+def shared_logp_flops(shape: Shape, groups: Iterable[tuple[int, Sequence[int]]]) -> int:
+    """The same where a prompt is computed once for its completions.
+
+    Args:
+        shape: the model.
+        groups: (tokens of the prompt, tokens of each of its completions) of each prompt.
+    """
+    total = 0
+    for prompt, completions in groups:
+        total += read_flops(shape, prompt)
+        total += sum(
+            read_flops(shape, n, before=prompt) + head_flops(shape, n) for n in completions
+        )
+    return total
+
+
 def train_flops(shape: Shape, sequences: Iterable[tuple[int, int]]) -> int:
     """A forward and backward pass: each product of the forward pass has two in the backward."""
     return 3 * logp_flops(shape, sequences)

@@ -151,7 +151,7 @@ def _seconds(bench: Bench, point: Point, rounds: int) -> dict[str, float]:
         try:
             model = bench.model(cases.shape(point.vocab, point.layers))
             child.ask("setup", model=model, cache=cache)
-            batch = bench.batch(point.vocab, point.prompts * point.group, point.completion)
+            batch = bench.batch(point.vocab, point.prompts, point.group, point.completion)
             generate = {
                 "do": "generate",
                 "prompts": bench.prompts(point.vocab, point.prompts),

@@ -15,7 +15,7 @@ from .config import ModelConfig
 from .kernels import AttentionKernel, Kernel, choose_kernel
 from .layers import MLP, RMSNorm, linear
 from .logps import head_logits
-from .rope import rope_tables
+from .rope import rope_tables, rope_tables_once
 from .stack import LayerStyle, check_style, run_layers
 
 
@@ -195,7 +195,7 @@ class Decoder(nnx.Module):
                 f"{tokens.shape}, got {reads.shape}"
             )
         x = constrain(self._embed(tokens), "rows", "length")
-        cos, sin = rope_tables(positions, self.config.rope, self.config.head_dim)
+        cos, sin = rope_tables_once(positions, self.config.rope, self.config.head_dim)
         x = run_layers(
             self.layers,
             _spread_layer,

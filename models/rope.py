@@ -129,6 +129,25 @@ def rope_tables(positions: jax.Array, rope: RopeConfig, head_dim: int):
     return jnp.cos(angles) * factor, jnp.sin(angles) * factor
 
 
+def rope_tables_once(positions: jax.Array, rope: RopeConfig, head_dim: int):
+    """`rope_tables`, computed once where many layers read them.
+
+    A compiler for CPUs fuses cosines into each loop that reads them, and so computes them again in
+    every layer, for every head and in both directions. It does not look into a condition.
+    """
+
+    def tables(positions):
+        return rope_tables(positions, rope, head_dim)
+
+    def guarded(positions):
+        cos, sin = jax.eval_shape(tables, positions)
+        factor = rope_frequencies(rope, head_dim)[1]
+        still = jnp.full(cos.shape, factor, cos.dtype), jnp.zeros(sin.shape, sin.dtype)
+        return jax.lax.cond(jnp.any(positions != 0), tables, lambda _: still, positions)
+
+    return jax.lax.platform_dependent(positions, cpu=guarded, default=tables)
+
+
 def rotate(x: jax.Array, cos: jax.Array, sin: jax.Array, axis: int = -1) -> jax.Array:
     """Turn each pair (i, i + head_dim/2) of every head by its angle.
 

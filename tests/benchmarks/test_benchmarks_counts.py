@@ -56,6 +56,17 @@ def test_the_head_runs_on_completions_only():
     assert counts.train_flops(TINY, [(3, 2), (3, 4)]) == 3 * want
 
 
+def test_a_prompt_once_for_its_completions():
+    # A prompt of 3 with completions of 2 and 4: the prompt, and each completion after 3 tokens.
+    once = (
+        counts.read_flops(TINY, 3) + counts.read_flops(TINY, 2, 3) + counts.read_flops(TINY, 4, 3)
+    )
+    assert counts.shared_logp_flops(TINY, [(3, [2, 4])]) == once + 2 * 66 * 6
+    # Less than with a prompt each by one reading of it.
+    apart = counts.logp_flops(TINY, [(3, 2), (3, 4)])
+    assert apart - counts.shared_logp_flops(TINY, [(3, [2, 4])]) == counts.read_flops(TINY, 3)
+
+
 def test_generation():
     # A prompt of 3 with completions of 2 and 4 tokens: decoded are 1 and 3, in 3 steps.
     found = counts.generation(TINY, [(3, [2, 4])], bytes_per_number=2)

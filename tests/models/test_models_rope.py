@@ -2,11 +2,12 @@
 
 import math
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from zootomy.models import RopeConfig
-from zootomy.models.rope import rope_frequencies, rope_tables, rotate
+from zootomy.models import RopeConfig, make_model
+from zootomy.models.rope import rope_frequencies, rope_tables, rope_tables_once, rotate
 
 
 def frequencies(head_dim, **fields):
@@ -91,3 +92,23 @@ def test_far_positions_stay_exact():
     cos, _ = rope_tables(positions, RopeConfig(), 8)
     angles = np.float32(131071) * rope_frequencies(RopeConfig(), 8)[0]
     np.testing.assert_allclose(cos[0, 0, 0], np.cos(angles.astype(np.float64)), atol=1e-6)
+
+
+@pytest.mark.parametrize("positions", [[[0, 1, 5], [2, 0, 9]], [[0, 0, 0], [0, 0, 0]]])
+def test_tables_that_are_computed_once_are_the_same(positions):
+    rope, positions = (
+        RopeConfig(kind="yarn", factor=4.0, original_max_positions=32),
+        jnp.asarray(positions),
+    )
+    for once, plain in zip(
+        rope_tables_once(positions, rope, 8), rope_tables(positions, rope, 8), strict=True
+    ):
+        np.testing.assert_array_equal(once, plain)
+
+
+def test_layers_do_not_compute_cosines_again():
+    """Queries and keys of two layers read them: fused into each, they would stand there 4 times."""
+    model = make_model("tiny", vocab_size=17)
+    rows = jnp.zeros((2, 9), jnp.int32)
+    compiled = jax.jit(lambda t, p: model(t, p)).lower(rows, rows).compile()
+    assert compiled.as_text().count(" cosine(") == 1
