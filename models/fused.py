@@ -73,7 +73,9 @@ class ColumnAttention(nnx.Module):
         )
         k_store, v_store = write_slots(k_store, v_store, k, v, positions)
         out = attend_slots(q, k_store, v_store, mask)
-        return self.o_proj(out.reshape(x.shape[1], -1).T), k_store, v_store
+        # Else the product joins the weighted sum's program, in the library that is slow at it.
+        out = jax.lax.optimization_barrier(out.reshape(x.shape[1], -1).T)
+        return self.o_proj(out), k_store, v_store
 
 
 class ColumnMLP(nnx.Module):
