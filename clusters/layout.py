@@ -104,35 +104,38 @@ def _plain(sequences: Sequences, row_length: int, per_row: int) -> list[Row]:
 
 def _branches(sequences: Sequences, shape: Shape, per_branch: int) -> list[Row]:
     """Completions go where their prompt stands already, if a branch has room for them."""
-    count, lengths = len(sequences), sequences.lengths
-    prompt_room = np.full(count, shape.prompt)
-    room = np.full((count, shape.branches), shape.branch)
-    places = np.full((count, shape.branches), per_branch)
-    standing: dict[bytes, np.ndarray] = {}
     layout: list[Row] = []
+    room: list[list[int]] = []  # of each branch; none once it holds as many as it may
+    most = np.zeros(len(sequences), np.int64)  # of any branch of a row
+    prompt_room = np.zeros(len(sequences), np.int64)
+    standing: dict[bytes, list[int]] = {}
     for n in _by_prompt(sequences):
-        prompt = sequences.prompts[n]
-        there = standing.setdefault(prompt.tobytes(), np.zeros(count, bool))
-        free = (room >= lengths[n]) & (places > 0)
-        known = free & there[:, None]
-        fits = known if known.any() else free & (prompt_room >= len(prompt))[:, None]
-        row, branch = np.unravel_index(int(np.argmax(fits)), fits.shape)
-        if row == len(layout):
-            layout.append(Row([], [[] for _ in range(shape.branches)]))
-        if not there[row]:
+        prompt, length = sequences.prompts[n], len(sequences.completions[n])
+        there = standing.setdefault(prompt.tobytes(), [])
+        row = next((row for row in there if most[row] >= length), None)
+        if row is None:
+            fits = (prompt_room >= len(prompt)) & (most >= length)
+            row = int(np.argmax(fits)) if fits.any() else len(layout)
+            there.append(row)
+            if row == len(layout):
+                layout.append(Row([], [[] for _ in range(shape.branches)]))
+                room.append([shape.branch] * shape.branches)
+                prompt_room[row] = shape.prompt
             layout[row].prompts.append(n)
             prompt_room[row] -= len(prompt)
-            there[row] = True
+        branch = next(k for k, free in enumerate(room[row]) if free >= length)
         layout[row].branches[branch].append(n)
-        room[row, branch] -= lengths[n]
-        places[row, branch] -= 1
+        full = len(layout[row].branches[branch]) == per_branch
+        room[row][branch] = 0 if full else room[row][branch] - length
+        most[row] = max(room[row])
     return layout
 
 
 def _by_prompt(sequences: Sequences) -> list[int]:
     """Those with an action, a prompt after the other, its longest completion first."""
     groups: dict[bytes, list[int]] = {}
-    for n in np.argsort(-sequences.lengths, kind="stable"):
-        if sequences.lengths[n]:
+    lengths = sequences.lengths
+    for n in np.argsort(-lengths, kind="stable"):
+        if lengths[n]:
             groups.setdefault(sequences.prompts[n].tobytes(), []).append(int(n))
     return [n for group in groups.values() for n in group]

@@ -13,6 +13,7 @@ from .metrics import MonitorError, nonfinite
 
 METRICS_FILE = "metrics.jsonl"
 TENSORBOARD_FOLDER = "tensorboard"
+_BOARD_SECONDS = 5  # after which its own thread writes what has come
 _OWN_KEYS = ("step", "time", "nonfinite")
 
 
@@ -71,6 +72,10 @@ class RunLog:
             for name, value in values.items():
                 if math.isfinite(value):
                     self._board.add_scalar(name, value, step)
+
+    def flush(self) -> None:
+        """Put on disk what TensorBoard is to show; that waits for the disk, so not every step."""
+        if self._board is not None:
             self._board.flush()
 
     def close(self) -> None:
@@ -145,4 +150,6 @@ def _board(folder: Path, resume_step: int | None) -> Any:
     from tensorboardX import SummaryWriter
 
     purge = None if resume_step is None else resume_step + 1
-    return SummaryWriter(str(folder / TENSORBOARD_FOLDER), purge_step=purge)
+    return SummaryWriter(
+        str(folder / TENSORBOARD_FOLDER), purge_step=purge, flush_secs=_BOARD_SECONDS
+    )

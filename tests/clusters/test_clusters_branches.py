@@ -130,8 +130,9 @@ def groups():
     return Sequences([prompts[n // 4] for n in range(12)], completions, 5)
 
 
-def cluster(kit, share, per_row=2, mesh="data=1", **options):
+def cluster(kit, share, per_row=2, mesh="data=1", row_shapes=None, **options):
     config = ClusterConfig(
+        row_shapes=row_shapes,
         mesh=mesh,
         micro_rows=8,
         row_length=10,
@@ -205,10 +206,12 @@ def test_a_loss_over_the_whole_batch_sees_it_at_once(kit, groups):
 def test_sequences_that_share_no_prompt_have_rows_of_their_own(kit):
     rng = np.random.default_rng(0)
     alone = Sequences([rng.integers(0, 11, 5) for _ in range(8)], [rng.integers(0, 11, 5)] * 8, 5)
-    made = cluster(kit, True, per_row=1)
-    micros = made._passes._pack(alone, made._passes._update_shapes)
-    assert len(micros) == 1
-    assert micros[0].rows.tokens.shape == (8, 10)
+    made = cluster(kit, True, per_row=1, row_shapes=2)
+    (micro,) = made._passes._pack(alone, made._passes._update_shapes)
+    assert micro.rows.tokens.shape == (8, 10)
+    # Where there is to be one shape, it is that of groups, with a branch of four in use.
+    one = cluster(kit, True, per_row=1)
+    assert len(one._passes._pack(alone, one._passes._update_shapes)) == 4
 
 
 def test_layout_is_fixed_by_the_order():
