@@ -102,7 +102,6 @@ class Loop:
             asked = stop.heard()
         if asked is not None or self._due(self.config.checkpoint.every, report.step):
             self.screen.status("saving a checkpoint")
-            self.log.flush()
             score = metrics.get(self.config.checkpoint.best_metric)
             with self.telemetry.spans("checkpoint"):
                 self.checkpoints.save(report.step, *self.learner.state(), score=score)

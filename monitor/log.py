@@ -13,7 +13,7 @@ from .metrics import MonitorError, nonfinite
 
 METRICS_FILE = "metrics.jsonl"
 TENSORBOARD_FOLDER = "tensorboard"
-_BOARD_SECONDS = 5  # after which its own thread writes what has come
+_BOARD_SECONDS = 5  # after which its thread writes what has come; the lines are there at once
 _OWN_KEYS = ("step", "time", "nonfinite")
 
 
@@ -72,11 +72,6 @@ class RunLog:
             for name, value in values.items():
                 if math.isfinite(value):
                     self._board.add_scalar(name, value, step)
-
-    def flush(self) -> None:
-        """Put on disk what TensorBoard is to show; that waits for the disk, so not every step."""
-        if self._board is not None:
-            self._board.flush()
 
     def close(self) -> None:
         """Close the files."""

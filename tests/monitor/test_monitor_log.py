@@ -123,13 +123,6 @@ def test_tensorboard_has_the_same_names_and_steps(tmp_path):
     assert scalars(tmp_path) == [(1, "reward/mean", 0.5), (2, "reward/mean", 0.75)]
 
 
-def test_a_flush_puts_the_events_on_disk(tmp_path):
-    with RunLog(tmp_path) as log:
-        log.write(1, {"reward/mean": 0.5})
-        log.flush()
-        assert scalars(tmp_path) == [(1, "reward/mean", 0.5)]
-
-
 def test_tensorboard_purges_what_a_resume_repeats(tmp_path):
     with RunLog(tmp_path) as log:
         log.write(1, {"a": 1})
