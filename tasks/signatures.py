@@ -54,7 +54,7 @@ def bind(reward: RewardFunction, arguments: Arguments) -> Callable[[], Any]:
     Raises:
         TaskError: if a parameter without a default names nothing there is.
     """
-    parameters = _parameters(reward)
+    parameters = reward.parameters
     known = arguments.known()
     positional = _takes_positions(parameters, known)
     first = [known.pop("prompts"), known.pop("completions")] if positional else []
@@ -69,21 +69,11 @@ def bind(reward: RewardFunction, arguments: Arguments) -> Callable[[], Any]:
     return lambda: reward.function(*first, **chosen)
 
 
-def _parameters(reward: RewardFunction) -> list[inspect.Parameter]:
-    try:
-        return list(inspect.signature(reward.function).parameters.values())
-    except (TypeError, ValueError):
-        raise TaskError(
-            f"Reward function {reward.name!r} has no readable signature; wrap it in a Python "
-            "function `f(prompts, completions, **columns)`."
-        ) from None
-
-
-def _starts_with_star(parameters: list[inspect.Parameter]) -> bool:
+def _starts_with_star(parameters: Sequence[inspect.Parameter]) -> bool:
     return bool(parameters) and parameters[0].kind is inspect.Parameter.VAR_POSITIONAL
 
 
-def _takes_positions(parameters: list[inspect.Parameter], known: Mapping[str, Any]) -> bool:
+def _takes_positions(parameters: Sequence[inspect.Parameter], known: Mapping[str, Any]) -> bool:
     """Whether the first two parameters are prompts and completions under other names."""
     names = [p.name for p in parameters if p.kind in _NAMED]
     if "prompts" in names or "completions" in names:

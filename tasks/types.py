@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal, NamedTuple, Protocol, get_args
 
 from ..registry import ZootomyError
@@ -120,6 +122,21 @@ class RewardFunction:
                 f"Reward function {self.name!r}: per must be {' or '.join(get_args(Per))}, got "
                 f"{self.per!r}."
             )
+
+    @cached_property
+    def parameters(self) -> tuple[inspect.Parameter, ...]:
+        """What the function asks for; read once, since reading takes as long as a small reward.
+
+        Raises:
+            TaskError: if it cannot be told.
+        """
+        try:
+            return tuple(inspect.signature(self.function).parameters.values())
+        except (TypeError, ValueError):
+            raise TaskError(
+                f"Reward function {self.name!r} has no readable signature; wrap it in a Python "
+                "function `f(prompts, completions, **columns)`."
+            ) from None
 
     def __call__(self, *arguments: Any, **columns: Any) -> Any:
         """Call the bare function, so that a decorated function still works by itself."""
