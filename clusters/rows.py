@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 
 from ..registry import ZootomyError
+from ..rollout.types import whole_number
 from .config import ClusterConfig
 
 
@@ -46,6 +47,12 @@ def shared_prompts(
         max_prompt_tokens: P, tokens of the longest prompt, if that is known.
         group_size: G.
         devices: as of `ClusterConfig.mesh_shape`.
+
+    Raises:
+        ZootomyError: for a P or G that is no integer of at least 1.
     """
+    whole_number("group_size", group_size, 1, "an integer >= 1")
+    if max_prompt_tokens is not None:
+        whole_number("max_prompt_tokens", max_prompt_tokens, 1, "an integer >= 1")
     possible = config.share_prompts and kernel == "xla" and config.length_parts(devices) == 1
     return (max_prompt_tokens, group_size) if possible and max_prompt_tokens is not None else None

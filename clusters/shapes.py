@@ -74,11 +74,11 @@ def branched(full: Shape, prompt: int, group: int, devices: int) -> Shape | None
         devices: as of `row_shapes`.
 
     Returns:
-        None where a row would have one branch.
+        None where a row would have one branch, or no room for a completion behind the prompt.
     """
     most = full.rows // devices
     branches = max(n for n in range(1, group + 1) if group % n == 0 and n <= most)
-    if branches == 1:
+    if branches == 1 or full.length <= prompt:
         return None
     rows = full.rows // (branches * devices) * devices
     return Shape(rows, prompt + branches * (full.length - prompt), prompt, branches)

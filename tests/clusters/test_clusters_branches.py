@@ -1,6 +1,7 @@
 """Completions that share their prompt: rows of prompts and branches, and what they compute."""
 
 import itertools
+import time
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from zootomy.clusters import Cluster, ClusterConfig, Role, Sequences, Shape, pac
 from zootomy.clusters.layout import fitting_shape, lay_out
 from zootomy.clusters.rows import shared_prompts
 from zootomy.clusters.shapes import branched, cost
+from zootomy.registry import ZootomyError
 
 # Two prompts; three completions of the first, one of the second.
 SMALL = Sequences([[1, 2, 3], [1, 2, 3], [4, 5], [1, 2, 3]], [[6], [7, 8], [9], [10]], width=2)
@@ -93,6 +95,9 @@ def test_rows_with_branches_take_the_place_of_rows():
     # No divisor of 5 but 1 in two rows; and one completion shares with nobody.
     assert branched(Shape(2, 96), 32, 5, devices=1) is None
     assert branched(full, 32, 1, devices=1) is None
+    # One token is left for a completion, or none.
+    assert branched(Shape(8, 33), 32, 4, devices=1) == Shape(2, 36, 32, 4)
+    assert branched(Shape(8, 32), 32, 4, devices=1) is None
 
 
 def test_cost_by_hand():
@@ -118,6 +123,10 @@ def test_who_shares():
     assert shared_prompts(config, "xla", None, 4) is None
     assert shared_prompts(ClusterConfig(share_prompts=False), "xla", 7, 4) is None
     assert shared_prompts(ClusterConfig(mesh="sequence=2"), "xla", 7, 4) is None
+    with pytest.raises(ZootomyError, match="group_size must be an integer >= 1, got 0"):
+        shared_prompts(config, "xla", 7, 0)
+    with pytest.raises(ZootomyError, match="max_prompt_tokens must be an integer >= 1, got 0"):
+        shared_prompts(config, "xla", 0, 4)
 
 
 @pytest.fixture(scope="module")
@@ -220,3 +229,51 @@ def test_layout_is_fixed_by_the_order():
     assert layouts[0] == layouts[1]
     members = list(itertools.chain(*(row.members for row in layouts[0])))
     assert sorted(members) == [0, 1, 2, 3]
+
+
+# Room for 5 tokens of prompts and 5 of completions, or for 10 together.
+SHARED, FULL = Shape(2, 25, 5, 4), Shape(8, 10)
+
+
+def test_a_prompt_longer_than_was_said_stands_with_its_completion():
+    sequences = Sequences([np.ones(8, int)] * 4, [[2, 3]] * 4, 5)
+    shape = fitting_shape(sequences, [SHARED, FULL], 2, 1e9)
+    assert shape == FULL
+    (micro,) = pack(sequences, shape, 2)
+    np.testing.assert_array_equal(micro.rows.tokens[:4], [[1] * 8 + [2, 3]] * 4)
+
+
+@pytest.mark.parametrize(("prompt", "completion"), [(9, 2), (6, 5)])
+def test_what_is_longer_than_every_row_is_refused(prompt, completion):
+    """Completions would be written over the prompt's end, or into the next branch."""
+    sequences = Sequences([np.ones(prompt, int)] * 4, [np.ones(completion, int)] * 4, 5)
+    shape = fitting_shape(sequences, [SHARED, FULL], 2, 1e9)
+    with pytest.raises(ZootomyError) as error:
+        pack(sequences, shape, 2)
+    assert str(error.value) == (
+        f"Sequence 0 has 11 tokens ({prompt} of the prompt and {completion} of the completion), "
+        "more than row_length=10; raise row_length or shorten the prompts."
+    )
+
+
+@pytest.mark.parametrize(("prompt", "completion"), [(6, 1), (1, 6)])
+def test_what_is_longer_than_its_part_of_a_row_is_refused(prompt, completion):
+    sequences = Sequences([np.ones(prompt, int)], [np.ones(completion, int)], 6)
+    with pytest.raises(ZootomyError) as error:
+        pack(sequences, SHARED, 2)
+    assert str(error.value) == (
+        f"Sequence 0 has {prompt} tokens of the prompt and {completion} of the completion, but "
+        "rows have room for 5 and branches for 5; raise row_length or shorten the prompts."
+    )
+
+
+def test_thousands_of_sequences_are_laid_out_in_well_under_a_second():
+    """Looking at every row and branch for each of them took seconds."""
+    rng = np.random.default_rng(0)
+    prompts = [rng.integers(0, 99, rng.integers(5, 64)) for _ in range(2048)]
+    completions = [rng.integers(0, 99, n) for n in rng.integers(1, 128, 2048)]
+    sequences = Sequences(prompts, completions, 128)
+    started = time.process_time()
+    layout = lay_out(sequences, Shape(8, 64 + 8 * 128, 64, 8), 4)
+    assert time.process_time() - started < 0.8
+    assert sorted(n for row in layout for n in row.members) == list(range(2048))
