@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import insort
 from dataclasses import dataclass
 
 import numpy as np
@@ -54,13 +55,18 @@ def fitting_shape(
 
     Args:
         sequences: N prompts and completions.
-        shapes: those there are, the usual one first.
+        shapes: those there are, the usual one first. A single one without branches, beside one
+            with them, is for what does not fit these: a run that is to have one shape has one.
         per_branch: as of `lay_out`.
         attention_length: the length at which attention costs as much as the projections.
     """
     fitting = [shape for shape in shapes if _fits(sequences, shape)]
-    if len(shapes) == 1 or not fitting:
-        return shapes[0]
+    plain = [shape for shape in shapes if not shape.prompt]
+    if not fitting:
+        # What stands with its own prompt has the most room; filling it says what is too long.
+        return (plain or shapes)[0]
+    if len(plain) <= 1:
+        return fitting[0]
     rows = {
         shape[1:]: len(lay_out(sequences, shape, per_branch))
         for shape in {shape[1:]: shape for shape in fitting}.values()
@@ -111,12 +117,13 @@ def _branches(sequences: Sequences, shape: Shape, per_branch: int) -> list[Row]:
     standing: dict[bytes, list[int]] = {}
     for n in _by_prompt(sequences):
         prompt, length = sequences.prompts[n], len(sequences.completions[n])
+        _check_fits(n, len(prompt), length, shape)
         there = standing.setdefault(prompt.tobytes(), [])
         row = next((row for row in there if most[row] >= length), None)
         if row is None:
             fits = (prompt_room >= len(prompt)) & (most >= length)
             row = int(np.argmax(fits)) if fits.any() else len(layout)
-            there.append(row)
+            insort(there, row)
             if row == len(layout):
                 layout.append(Row([], [[] for _ in range(shape.branches)]))
                 room.append([shape.branch] * shape.branches)
@@ -129,6 +136,16 @@ def _branches(sequences: Sequences, shape: Shape, per_branch: int) -> list[Row]:
         room[row][branch] = 0 if full else room[row][branch] - length
         most[row] = max(room[row])
     return layout
+
+
+def _check_fits(n: int, prompt: int, length: int, shape: Shape) -> None:
+    """Refuse what would be written over its neighbours."""
+    if prompt > shape.prompt or length > shape.branch:
+        raise ZootomyError(
+            f"Sequence {n} has {prompt} tokens of the prompt and {length} of the completion, but "
+            f"rows have room for {shape.prompt} and branches for {shape.branch}; raise "
+            "row_length or shorten the prompts."
+        )
 
 
 def _by_prompt(sequences: Sequences) -> list[int]:

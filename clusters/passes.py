@@ -78,10 +78,7 @@ class Passes:
         def shapes(rows: int) -> list[Shape]:
             plain = row_shapes(rows, row_length, config.row_shapes, *parts)
             usual = branched(plain[0], *shared, parts[0]) if shared else None
-            if usual is None:
-                return plain
-            # Where a run is to have one shape, that is it; else others are for other batches.
-            return [usual, *plain] if len(plain) > 1 else [usual]
+            return [usual, *plain] if usual else plain
 
         micro_rows, forward_rows = config.rows(row_length), config.rows_forward(row_length)
         self._whole_shapes = [Shape(micro_rows, row_length)]

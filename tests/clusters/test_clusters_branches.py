@@ -112,8 +112,11 @@ def test_short_completions_are_packed_with_their_prompts():
     long = Sequences(prompts, [np.ones(20, int)] * 16, 20)
     short = Sequences(prompts, [np.ones(2, int)] * 16, 20)
     # 4 rows of 84 for 16 of 24; then still one row a prompt, for 4 of 24.
-    assert fitting_shape(long, [shared, full], 4, 1e9) == shared
-    assert fitting_shape(short, [shared, full], 4, 1e9) == full
+    shapes = [shared, full, Shape(2, 24)]
+    assert fitting_shape(long, shapes, 4, 1e9) == shared
+    assert fitting_shape(short, shapes, 4, 1e9) == full
+    # Where a run is to have one shape, the other is for what does not fit it.
+    assert fitting_shape(short, shapes[:2], 4, 1e9) == shared
 
 
 def test_who_shares():
@@ -123,9 +126,9 @@ def test_who_shares():
     assert shared_prompts(config, "xla", None, 4) is None
     assert shared_prompts(ClusterConfig(share_prompts=False), "xla", 7, 4) is None
     assert shared_prompts(ClusterConfig(mesh="sequence=2"), "xla", 7, 4) is None
-    with pytest.raises(ZootomyError, match="group_size must be an integer >= 1, got 0"):
+    with pytest.raises(ZootomyError, match="group_size is 0; expected an integer >= 1"):
         shared_prompts(config, "xla", 7, 0)
-    with pytest.raises(ZootomyError, match="max_prompt_tokens must be an integer >= 1, got 0"):
+    with pytest.raises(ZootomyError, match="max_prompt_tokens is 0; expected an integer >= 1"):
         shared_prompts(config, "xla", 0, 4)
 
 

@@ -20,8 +20,9 @@ from zootomy import ZootomyError
 from zootomy.rollout import Request, RolloutConfig, RolloutEngine, make_engine, stream
 from zootomy.rollout.weights import named_params
 
-# Log-probabilities in float32, by two libraries.
-EXACT, CLOSE = 2e-5, 2e-4
+# Log-probabilities in float32, of programs that add up in other orders, and of two libraries. With
+# logits as wide as here, at a temperature of 0.6, each is within 1.3e-5 of float64.
+EXACT, CLOSE = 3e-5, 2e-4
 
 
 @pytest.fixture(autouse=True)
