@@ -89,7 +89,7 @@ def pack(
         ZootomyError: if a sequence is longer than a row.
     """
     layout = lay_out(sequences, shape, sequences_per_row)
-    totals = sequences.totals
+    totals = sequences.totals.astype(float)  # The square of 46,341 tokens is too large for int32.
     costs = [
         sum(totals[n] + totals[n] ** 2 / attention_length for n in row.members) for row in layout
     ]

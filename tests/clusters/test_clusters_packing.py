@@ -115,3 +115,11 @@ def test_longer_than_a_row():
         "Sequence 2 has 5 tokens (3 of the prompt and 2 of the completion), more than "
         "row_length=4; raise row_length or shorten the prompts."
     )
+
+
+def test_long_rows_have_costs_too():
+    """Squared as int32, 50,000 tokens cost less than nothing, and both went to one pass."""
+    long, short = np.zeros(50_000, int), np.zeros(20_000, int)
+    sequences = Sequences([[1]] * 4, [long, short, short, long], 50_000)
+    micros = pack(sequences, Shape(3, 50_001), 1, attention_length=1.0)
+    assert [sorted(micro.rows.lengths) for micro in micros] == [[0, 20_000, 50_000]] * 2
