@@ -41,7 +41,7 @@ class _Keys(NamedTuple):
 
     keys: jax.Array
     values: jax.Array
-    mask: jax.Array
+    mask: jax.Array | np.ndarray  # NumPy's in a gradient: that of a mask is of no value at all
 
 
 def attend_rows(q: jax.Array, k: jax.Array, v: jax.Array, mask: jax.Array) -> jax.Array:
