@@ -20,7 +20,7 @@ from .outputs import ModelOutputs, Wanted
 from .passes import AnyModel, Learning, Passes, UpdateResult, check_batch
 from .programs import LossFunction
 from .roles import Role, reward_seat, role_of
-from .rows import row_length, shared_prompts
+from .row_sizes import row_length, shared_prompts
 from .sequences import Sequences
 from .shared import ValueHead
 from .state import ClusterState, give_state, take_state
@@ -220,7 +220,7 @@ class Cluster:
         with_head: bool = False,
         with_values: bool = False,
     ) -> UpdateResult:
-        """One optimizer step on a mini-batch, in as many micro-batches as it needs.
+        """An optimizer step on a mini-batch, in as many micro-batches as needed; says what it did.
 
             gradient = Σ_micro-batches ∇ loss(outputs, batch, coefficients)
 

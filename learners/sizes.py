@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..clusters import MeshShape, Role, Shape
 from ..clusters.config import DEFAULT_ROWS
-from ..clusters.rows import row_length, shared_prompts
+from ..clusters.row_sizes import row_length, shared_prompts
 from ..clusters.shapes import branched
 from .algorithm import Algorithm
 from .batch import many

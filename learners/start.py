@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ..clusters import ClusterConfig, OptimizerConfig, make_optimizer
-from ..clusters.rows import row_length
+from ..clusters.row_sizes import row_length
 from ..registry import ZootomyError
 from ..rollout import check_transfer
 from .algorithm import Algorithm

@@ -159,10 +159,14 @@ class ValueModel(ScalarModel):
     """A critic: entry t is the value of the state after the tokens up to t."""
 
     def __call__(
-        self, tokens: jax.Array, positions: jax.Array, segments: jax.Array | None = None
+        self,
+        tokens: jax.Array,
+        positions: jax.Array,
+        segments: jax.Array | None = None,
+        reads: jax.Array | None = None,
     ) -> jax.Array:
         """Values `[R, L]` float32; arguments as of `token_scores`."""
-        return self.token_scores(tokens, positions, segments)
+        return self.token_scores(tokens, positions, segments, reads)
 
 
 class RewardModel(ScalarModel):

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from zootomy.clusters import Cluster, ClusterConfig, Role, Sequences, Shape, pack
 from zootomy.clusters.layout import fitting_shape, lay_out
-from zootomy.clusters.rows import shared_prompts
+from zootomy.clusters.row_sizes import shared_prompts
 from zootomy.clusters.shapes import branched, cost
 from zootomy.registry import ZootomyError
 
