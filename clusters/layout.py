@@ -86,25 +86,25 @@ def _fits(sequences: Sequences, shape: Shape) -> bool:
 
 
 def _plain(sequences: Sequences, row_length: int, per_row: int) -> list[Row]:
-    totals, lengths = sequences.totals, sequences.lengths
-    room = np.full(len(totals), row_length)
-    places = np.full(len(totals), per_row)
+    totals, lengths = sequences.totals.tolist(), sequences.lengths.tolist()
+    room = np.full(len(totals), row_length)  # of each row; none once it holds as many as it may
     layout: list[Row] = []
-    for n in np.argsort(-totals, kind="stable"):
+    for n in _longest_first(sequences.totals):
+        total = totals[n]
         if not lengths[n]:
             continue
-        if totals[n] > row_length:
+        if total > row_length:
             raise ZootomyError(
-                f"Sequence {n} has {totals[n]} tokens ({len(sequences.prompts[n])} of the prompt "
+                f"Sequence {n} has {total} tokens ({len(sequences.prompts[n])} of the prompt "
                 f"and {lengths[n]} of the completion), more than row_length={row_length}; raise "
                 "row_length or shorten the prompts."
             )
-        row = int(np.argmax((room >= totals[n]) & (places > 0)))
+        row = int((room >= total).argmax())
         if row == len(layout):
             layout.append(Row([], [[]]))
-        layout[row].branches[0].append(int(n))
-        room[row] -= totals[n]
-        places[row] -= 1
+        members = layout[row].branches[0]
+        members.append(n)
+        room[row] = 0 if len(members) == per_row else room[row] - total
     return layout
 
 
@@ -114,14 +114,15 @@ def _branches(sequences: Sequences, shape: Shape, per_branch: int) -> list[Row]:
     room: list[list[int]] = []  # of each branch; none once it holds as many as it may
     most = np.zeros(len(sequences), np.int64)  # of any branch of a row
     prompt_room = np.zeros(len(sequences), np.int64)
-    standing: dict[bytes, list[int]] = {}
+    standing: dict[int, list[int]] = {}
+    lengths, prompt_lengths = sequences.lengths.tolist(), sequences.prompt_lengths.tolist()
     for n in _by_prompt(sequences):
-        prompt, length = sequences.prompts[n], len(sequences.completions[n])
-        _check_fits(n, len(prompt), length, shape)
-        there = standing.setdefault(prompt.tobytes(), [])
+        prompt, length = prompt_lengths[n], lengths[n]
+        _check_fits(n, prompt, length, shape)
+        there = standing.setdefault(sequences.same_prompt[n], [])
         row = next((row for row in there if most[row] >= length), None)
         if row is None:
-            fits = (prompt_room >= len(prompt)) & (most >= length)
+            fits = (prompt_room >= prompt) & (most >= length)
             row = int(np.argmax(fits)) if fits.any() else len(layout)
             insort(there, row)
             if row == len(layout):
@@ -129,7 +130,7 @@ def _branches(sequences: Sequences, shape: Shape, per_branch: int) -> list[Row]:
                 room.append([shape.branch] * shape.branches)
                 prompt_room[row] = shape.prompt
             layout[row].prompts.append(n)
-            prompt_room[row] -= len(prompt)
+            prompt_room[row] -= prompt
         branch = next(k for k, free in enumerate(room[row]) if free >= length)
         layout[row].branches[branch].append(n)
         full = len(layout[row].branches[branch]) == per_branch
@@ -150,9 +151,12 @@ def _check_fits(n: int, prompt: int, length: int, shape: Shape) -> None:
 
 def _by_prompt(sequences: Sequences) -> list[int]:
     """Those with an action, a prompt after the other, its longest completion first."""
-    groups: dict[bytes, list[int]] = {}
-    lengths = sequences.lengths
-    for n in np.argsort(-lengths, kind="stable"):
-        if lengths[n]:
-            groups.setdefault(sequences.prompts[n].tobytes(), []).append(int(n))
+    groups: dict[int, list[int]] = {}
+    for n in _longest_first(sequences.lengths):
+        if sequences.lengths[n]:
+            groups.setdefault(sequences.same_prompt[n], []).append(n)
     return [n for group in groups.values() for n in group]
+
+
+def _longest_first(lengths: np.ndarray) -> list[int]:
+    return np.argsort(-lengths, kind="stable").tolist()

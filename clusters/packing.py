@@ -90,9 +90,8 @@ def pack(
     """
     layout = lay_out(sequences, shape, sequences_per_row)
     totals = sequences.totals.astype(float)  # The square of 46,341 tokens is too large for int32.
-    costs = [
-        sum(totals[n] + totals[n] ** 2 / attention_length for n in row.members) for row in layout
-    ]
+    each = (totals + totals**2 / attention_length).tolist()
+    costs = [sum(each[n] for n in row.members) for row in layout]
     micros = []
     for members in balance(costs, max(1, -(-len(layout) // shape.rows)), shape.rows):
         part = [layout[row] for row in members]
@@ -100,43 +99,82 @@ def pack(
     return micros
 
 
+class _Piece(NamedTuple):
+    """A prompt or a completion where it stands in a row.
+
+    Attributes:
+        ids: its tokens.
+        row: r.
+        start: the column of the first.
+        position: of the first in its sequence.
+        segment: of the sequence, or of a prompt that stands for itself.
+        read: the segment of such a prompt, for a completion that reads it; else 0.
+    """
+
+    ids: np.ndarray
+    row: int
+    start: int
+    position: int
+    segment: int
+    read: int = 0
+
+
 def _micro_batch(
     sequences: Sequences, layout: list[Row], shape: Shape, per_branch: int
 ) -> MicroBatch:
     slots = shape.rows * shape.branches * per_branch
-    tokens, positions, segments, reads = np.zeros((4, shape.rows, shape.length), np.int32)
     before = np.tile(np.maximum(np.arange(shape.length, dtype=np.int32) - 1, 0), (shape.rows, 1))
     actions = np.zeros((slots, sequences.width), np.int32)
     lengths = np.zeros(slots, np.int32)
     sequence_ids = np.full(slots, -1, np.int32)
-
-    def write(row: int, start: int, ids: np.ndarray, position: int, segment: int) -> int:
-        """Tokens of a new segment from a column on; returns the column after them."""
-        stop = start + len(ids)
-        tokens[row, start:stop], segments[row, start:stop] = ids, segment
-        positions[row, start:stop] = np.arange(position, position + len(ids))
-        return stop
-
+    prompts: list[_Piece] = []
+    completions: list[_Piece] = []
     for r, row in enumerate(layout):
         start, ends = 0, {}  # Where the prompts end that stand for themselves.
         for segment, n in enumerate(row.prompts, start=1):
-            start = write(r, start, sequences.prompts[n], 0, segment)
-            ends[sequences.prompts[n].tobytes()] = start
+            prompts.append(_Piece(sequences.prompts[n], r, start, 0, segment))
+            start += len(sequences.prompts[n])
+            ends[sequences.same_prompt[n]] = start, segment
         segment = len(row.prompts)
         for b, members in enumerate(row.branches):
             start = shape.prompt + b * shape.branch
             for slot, n in enumerate(members, start=(r * shape.branches + b) * per_branch):
-                prompt, completion = sequences.prompts[n], sequences.completions[n]
+                prompt, completion, read = sequences.prompts[n], sequences.completions[n], 0
                 segment += 1
                 if shape.prompt:
-                    end = ends[prompt.tobytes()]
-                    stop = write(r, start, completion, len(prompt), segment)
-                    before[r, start], reads[r, start:stop] = end - 1, segments[r, end - 1]
+                    end, read = ends[sequences.same_prompt[n]]
+                    before[r, start] = end - 1
                 else:
-                    stop = write(r, start, np.concatenate([prompt, completion]), 0, segment)
-                actions[slot, : len(completion)] = np.arange(stop - len(completion), stop)
+                    prompts.append(_Piece(prompt, r, start, 0, segment))
+                    start += len(prompt)
+                completions.append(_Piece(completion, r, start, len(prompt), segment, read))
+                start += len(completion)
                 lengths[slot], sequence_ids[slot] = len(completion), n
-                start = stop
+    tokens, positions, segments, reads = _written([*prompts, *completions], shape)
+    filled = np.flatnonzero(sequence_ids >= 0)  # In the order of `completions`.
+    place, within = _spread(filled * sequences.width, lengths[filled])
+    starts = np.array([piece.start for piece in completions], np.int32)
+    actions.reshape(-1)[place] = np.repeat(starts, lengths[filled]) + within
     branches = reads[:, shape.prompt :].reshape(shape.rows, shape.branches, -1)
     rows = Rows(tokens, positions, segments, before, actions, lengths)
     return MicroBatch(rows._replace(reads=branches if shape.prompt else None), sequence_ids)
+
+
+def _written(pieces: list[_Piece], shape: Shape) -> np.ndarray:
+    """`[4, R, L]` int32: tokens, positions, segments and reads; 0 where no piece stands."""
+    written = np.zeros((4, shape.rows * shape.length), np.int32)
+    if pieces:
+        ids, *places = zip(*pieces, strict=True)
+        row, start, position, segment, read = np.array(places, np.int32)
+        lengths = np.array([len(one) for one in ids])
+        place, within = _spread(row * shape.length + start, lengths)
+        written[0, place] = np.concatenate(ids)
+        written[1:, place] = np.repeat([position, segment, read], lengths, axis=1)
+        written[1, place] += within
+    return written.reshape(4, shape.rows, shape.length)
+
+
+def _spread(starts: np.ndarray, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Places from each start on, as many as its length says, and their distances to it."""
+    within = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    return np.repeat(starts, lengths) + within, within

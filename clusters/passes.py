@@ -11,7 +11,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from ..models import ModelConfig, from_host, to_host
+from ..models import ModelConfig, to_host
 from ..registry import ZootomyError
 from .config import ClusterConfig
 from .layout import fitting_shape
@@ -101,7 +101,7 @@ class Passes:
         place, outputs = model.placement, []
         with place.context():
             for micro in micros:
-                rows = from_host(micro.rows, place.over_rows)
+                rows = place.rows(micro.rows)
                 split = _split(micro, place.mesh, _CPU_TOKENS_FORWARD)
                 found = forward(model.graph, model.params, model.rest, rows, scalar, wanted, split)
                 outputs.append({k: x for k, x in found._asdict().items() if x is not None})
@@ -125,7 +125,7 @@ class Passes:
         place, outputs = model.placement, []
         with place.context():
             for micro in micros:
-                rows, part = from_host((micro.rows, micro.gather(batch)), place.over_rows)
+                rows, part = place.rows((micro.rows, micro.gather(batch)))
                 found = measure(
                     model.graph, function, wanted, model.params, model.rest, rows, part, *scalars,
                     split=_split(micro, place.mesh, _CPU_TOKENS_FORWARD),
@@ -192,7 +192,7 @@ class Passes:
         place = model.placement
         with place.context():
             for micro in micros:
-                rows, part = from_host((micro.rows, micro.gather(batch)), place.over_rows)
+                rows, part = place.rows((micro.rows, micro.gather(batch)))
                 total, value, metrics = accumulate(
                     model.graph, loss, wanted, model.params, model.rest, total, rows, part,
                     *scalars, split=_split(micro, place.mesh, _CPU_TOKENS, whole=whole),
@@ -227,17 +227,10 @@ class Passes:
         values = jax.tree.map(
             lambda x: x if isinstance(x, jax.Array) else np.asarray(x, np.float32), coefficients
         )
-        return from_host((np.float32(temperature), values), model.placement.replicated)
+        return model.placement.whole((np.float32(temperature), values))
 
     def _pack(self, sequences: Sequences, shapes: list[Shape]) -> list[MicroBatch]:
-        for n in range(len(sequences)):
-            for ids in (sequences.prompts[n], sequences.completions[n]):
-                wrong = ids[(ids < 0) | (ids >= self._vocab_size)]
-                if len(wrong):
-                    raise ZootomyError(
-                        f"Sequence {n} holds the token {wrong[0]}, which is outside the "
-                        f"vocabulary 0..{self._vocab_size - 1}; is the tokenizer the model's?"
-                    )
+        check_vocabulary(sequences, self._vocab_size)
         length, per_row = self._attention_length, self._sequences_per_row
         shape = fitting_shape(sequences, shapes, per_row, length)
         return pack(sequences, shape, per_row, length)
@@ -253,6 +246,25 @@ def _split(micro: MicroBatch, mesh: Mesh, cpu_tokens: int, *, whole: bool = Fals
     divisors = (n for n in range(1, rows + 1) if rows % n == 0)
     parts = next((n for n in divisors if rows // n * length <= cpu_tokens), rows)
     return Split(parts, vocabulary=True)
+
+
+def check_vocabulary(sequences: Sequences, vocab_size: int) -> None:
+    """Refuse tokens that a model does not have.
+
+    Raises:
+        ZootomyError: naming the first sequence with one, and its first.
+    """
+    ids = np.concatenate([np.zeros(0, np.int32), *sequences.prompts, *sequences.completions])
+    if not ((ids < 0) | (ids >= vocab_size)).any():
+        return
+    for n, pair in enumerate(zip(sequences.prompts, sequences.completions, strict=True)):
+        ids = np.concatenate(pair)
+        wrong = ids[(ids < 0) | (ids >= vocab_size)]
+        if len(wrong):
+            raise ZootomyError(
+                f"Sequence {n} holds the token {wrong[0]}, which is outside the "
+                f"vocabulary 0..{vocab_size - 1}; is the tokenizer the model's?"
+            )
 
 
 def check_batch(batch: Any, n: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 
 import numpy as np
 
@@ -52,15 +53,21 @@ class Sequences:
     def __len__(self) -> int:
         return len(self.prompts)
 
-    @property
+    @cached_property
     def lengths(self) -> np.ndarray:
-        """`[N]` int32, tokens of each completion."""
-        return np.array([len(completion) for completion in self.completions], np.int32)
+        """`[N]` int32, tokens of each completion; not to be written to."""
+        return _lengths(self.completions)
 
-    @property
+    @cached_property
     def prompt_lengths(self) -> np.ndarray:
-        """`[N]` int32, tokens of each prompt."""
-        return np.array([len(prompt) for prompt in self.prompts], np.int32)
+        """`[N]` int32, tokens of each prompt; not to be written to."""
+        return _lengths(self.prompts)
+
+    @cached_property
+    def same_prompt(self) -> list[int]:
+        """The first sequence that has the same prompt, of each."""
+        first: dict[bytes, int] = {}
+        return [first.setdefault(ids.tobytes(), n) for n, ids in enumerate(self.prompts)]
 
     @property
     def totals(self) -> np.ndarray:
@@ -83,9 +90,17 @@ class Sequences:
     def take(self, indices: Iterable[int] | np.ndarray) -> Sequences:
         """Some of the sequences, e.g. those of a mini-batch, in that order."""
         chosen = [int(index) for index in indices]
-        return Sequences(
-            [self.prompts[n] for n in chosen], [self.completions[n] for n in chosen], self.width
-        )
+        part = object.__new__(Sequences)  # They were checked and copied once.
+        part.prompts = tuple(self.prompts[n] for n in chosen)
+        part.completions = tuple(self.completions[n] for n in chosen)
+        part.width = self.width
+        return part
+
+
+def _lengths(arrays: Sequence[np.ndarray]) -> np.ndarray:
+    lengths = np.array([len(ids) for ids in arrays], np.int32)
+    lengths.flags.writeable = False
+    return lengths
 
 
 def _ids(kind: str, n: int, ids: Sequence[int] | np.ndarray) -> np.ndarray:

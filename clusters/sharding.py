@@ -9,9 +9,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
-from ..models import from_host, parameter_axes
+from ..models import from_host, parameter_axes, several
 from ..models.axes import ADAPTERS
 from ..models.axes import AXES as PARAMETER_AXES
 from ..registry import ZootomyError, unknown_name
@@ -91,6 +92,21 @@ class Placement:
     def over_rows(self) -> NamedSharding:
         """Of arrays whose first axis counts rows, or slots of rows."""
         return NamedSharding(self.mesh, PartitionSpec(("data", "fsdp")))
+
+    def rows(self, tree: Any) -> Any:
+        """Arrays whose first axis counts rows, or slots of rows, for a program on this mesh."""
+        return self._given(tree, self.over_rows)
+
+    def whole(self, tree: Any) -> Any:
+        """Arrays and numbers that a program on this mesh has on every device."""
+        return self._given(tree, self.replicated)
+
+    def _given(self, tree: Any, sharding: NamedSharding) -> Any:
+        """In its places, or on the host, whence a program fetches it for one device: faster."""
+        leaves = jax.tree.leaves(tree)
+        on_host = all(isinstance(leaf, np.ndarray | np.generic) for leaf in leaves)
+        alone = self.mesh.size == 1 and not several()
+        return tree if alone and on_host else from_host(tree, sharding)
 
     def spec(self, path: str, axes: tuple[str, ...], shape: tuple[int, ...]) -> PartitionSpec:
         """How a parameter is spread.

@@ -5,10 +5,9 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-import jax
 import optax
 
-from ..models import Decoder, PolicyWithValue
+from ..models import Decoder, PolicyWithValue, in_place
 from .naming import from_named, named_leaves
 from .optimizer import OptimizerConfig, make_optimizer, make_schedule
 from .programs import StepReport, Total, step_program
@@ -138,12 +137,12 @@ class SharedActor(TrainedModel):
         """One optimizer step of the value head alone; the backbone's arrays stay the same ones."""
         program = step_program(keep_params=self._params_lent, keep_optimizer=self._optimizer_lent)
         places = self.optimizer_shardings[HEAD]
-        state = jax.device_put(self.optimizer_state[HEAD], places)
+        state = in_place(self.optimizer_state[HEAD], places)
         own = Total(total.gradients[HEAD], total.loss)
         head, state, report = program(self.head_optimizer, self.params[HEAD], state, own)
-        head = jax.device_put(head, self.shardings[HEAD])
+        head = in_place(head, self.shardings[HEAD])
         self.params = _joined(self.params, {POLICY: self.params[POLICY], HEAD: head})
-        self.optimizer_state = {**self.optimizer_state, HEAD: jax.device_put(state, places)}
+        self.optimizer_state = {**self.optimizer_state, HEAD: in_place(state, places)}
         self._waiting = None
         self._park_optimizer()
         if bool(report.applied):

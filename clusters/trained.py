@@ -12,7 +12,7 @@ import numpy as np
 import optax
 from flax import nnx
 
-from ..models import from_host, has_adapters, quick, trained_part
+from ..models import from_host, has_adapters, in_place, quick, trained_part
 from ..registry import ZootomyError
 from .naming import named_leaves, same_structure
 from .optimizer import OptimizerConfig, make_optimizer, make_schedule
@@ -73,7 +73,7 @@ class RoleModel:
     @property
     def awake(self) -> bool:
         """Whether the weights are on the devices."""
-        return jax.tree.leaves(self.params)[0].sharding.memory_kind != HOST
+        return not self.offload or jax.tree.leaves(self.params)[0].sharding.memory_kind != HOST
 
     def wake(self) -> None:
         """Bring the weights to the devices, where they wait on the host."""
@@ -96,7 +96,7 @@ class RoleModel:
 
     def head_kernel(self) -> jax.Array:
         """`[D, V]`: the present head of a language model."""
-        params = jax.device_put(self.params, self.shardings)
+        params = in_place(self.params, self.shardings)
         return _head_kernel(self.graph, params, self.rest)
 
     def held(self) -> Any:
@@ -254,11 +254,11 @@ class TrainedModel(RoleModel):
             self._ahead.result()
         program = self._program()
         # The optimizer's state comes now and not before, and leaves again at once.
-        state = jax.device_put(self.optimizer_state, self.optimizer_shardings)
+        state = in_place(self.optimizer_state, self.optimizer_shardings)
         params, state, report = program(self.optimizer, self.params, state, total)
         # Wherever the compiler left them; nothing moves where that is the right place.
-        self.params = jax.device_put(params, self.shardings)
-        self.optimizer_state = jax.device_put(state, self.optimizer_shardings)
+        self.params = in_place(params, self.shardings)
+        self.optimizer_state = in_place(state, self.optimizer_shardings)
         self._waiting = None
         self._park_optimizer()
         self._params_lent = self._optimizer_lent = False

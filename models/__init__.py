@@ -24,7 +24,16 @@ from .lora import (
 )
 from .peft import load_adapters, read_adapter_config, save_adapters
 from .presets import PRESETS, make_model
-from .processes import check_agree, everywhere, from_first, from_host, is_first, several, to_host
+from .processes import (
+    check_agree,
+    everywhere,
+    from_first,
+    from_host,
+    in_place,
+    is_first,
+    several,
+    to_host,
+)
 from .stack import LayerStyle
 
 __all__ = [
@@ -59,6 +68,7 @@ __all__ = [
     "has_adapters",
     "head_logits",
     "huggingface_name",
+    "in_place",
     "init_cache",
     "is_first",
     "load_adapters",

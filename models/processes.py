@@ -48,6 +48,21 @@ def from_host(tree: Any, shardings: Any) -> Any:
     return jax.tree.unflatten(structure, placed)
 
 
+def in_place(tree: Any, shardings: Any) -> Any:
+    """Arrays of the devices in their places; where all are there already, the tree itself.
+
+    `jax.device_put` gives the same, and takes 25 µs an array to find that nothing is to be done.
+
+    Args:
+        tree: arrays that were placed before.
+        shardings: a tree like `tree`.
+    """
+    leaves, structure = jax.tree.flatten(tree)
+    places = structure.flatten_up_to(shardings)
+    there = all(x.sharding == place for x, place in zip(leaves, places, strict=True))
+    return tree if there else jax.device_put(tree, shardings)
+
+
 def _place(x: Any, sharding: Sharding) -> jax.Array:
     if isinstance(x, jax.Array) and not x.is_fully_addressable:
         return jax.device_put(x, sharding)

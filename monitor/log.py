@@ -69,9 +69,7 @@ class RunLog:
         if self._lines is not None:
             self._lines.append(record)
         if self._board is not None:
-            for name, value in values.items():
-                if math.isfinite(value):
-                    self._board.add_scalar(name, value, step)
+            _show(self._board, step, values)
 
     def close(self) -> None:
         """Close the files."""
@@ -138,6 +136,17 @@ def _names_of(path: Path, step: int) -> set[str]:
         if record["step"] == step:
             names.update(record)
     return names - set(_OWN_KEYS)
+
+
+def _show(board: Any, step: int, values: Mapping[str, float]) -> None:
+    """What is finite, in one event: each goes through a queue, which takes 0.1 ms for each."""
+    from tensorboardX.summary import scalar
+
+    parts = [scalar(name, value) for name, value in values.items() if math.isfinite(value)]
+    for part in parts[1:]:
+        parts[0].MergeFrom(part)
+    if parts:
+        board.file_writer.add_summary(parts[0], step)
 
 
 def _board(folder: Path, resume_step: int | None) -> Any:

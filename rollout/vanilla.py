@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Sequence
 
 import jax
@@ -164,12 +165,13 @@ class VanillaEngine:
     def _live_params(self) -> nnx.State:
         if self._params is None:
             raise ZootomyError(CLOSED)
-        for path, array in named_params(self._params).items():
-            if array.is_deleted():
-                raise ZootomyError(
-                    f"the engine's weights (version {self._version}) were donated or deleted, "
-                    f"{path!r} first; call update_weights with the new ones"
-                )
+        if any(array.is_deleted() for array in jax.tree.leaves(self._params)):
+            named = named_params(self._params).items()
+            first = next(path for path, array in named if array.is_deleted())
+            raise ZootomyError(
+                f"the engine's weights (version {self._version}) were donated or deleted, "
+                f"{first!r} first; call update_weights with the new ones"
+            )
         return self._params
 
     def _key(self, seed: int | None) -> jax.Array:
@@ -182,7 +184,13 @@ class VanillaEngine:
 
 def _key_of(seed: int) -> jax.Array:
     """A typed key from an integer of any size, 32 bits at a time."""
-    key = jax.random.key(seed & 0xFFFFFFFF)
+    words = [seed & 0xFFFFFFFF]
     while seed := seed >> 32:
-        key = jax.random.fold_in(key, seed & 0xFFFFFFFF)
-    return key
+        words.append(seed & 0xFFFFFFFF)
+    return _folded(np.array(words, np.uint32))
+
+
+@jax.jit
+def _folded(words: jax.Array) -> jax.Array:
+    """A key of the first word, into which the others are folded."""
+    return functools.reduce(jax.random.fold_in, words[1:], jax.random.key(words[0]))

@@ -36,6 +36,8 @@ class CharacterTokenizer:
             )
         self.alphabet = alphabet
         self._ids = {character: _FIRST + i for i, character in enumerate(alphabet)}
+        # What each id shows as: the padding, the end, the alphabet.
+        self._signs = [_PAD_SIGN, "", *alphabet]
 
     @classmethod
     def over(cls, texts: Iterable[str]) -> CharacterTokenizer:
@@ -84,18 +86,14 @@ class CharacterTokenizer:
         Raises:
             TaskError: if an id lies outside the vocabulary.
         """
-        characters = []
-        for token in map(int, ids):
-            if not 0 <= token < self.vocab_size:
+        tokens = list(map(int, ids))
+        for token in tokens:
+            if not 0 <= token < len(self._signs):
                 raise TaskError(
                     f"Token id {token} lies outside the vocabulary of {self.vocab_size}; does the "
                     "model's vocab_size match the tokenizer's?"
                 )
-            if token == PAD_ID:
-                characters.append(_PAD_SIGN)
-            elif token != END_ID:
-                characters.append(self.alphabet[token - _FIRST])
-        return "".join(characters)
+        return "".join([self._signs[token] for token in tokens])
 
     def encode_prompt(self, prompt: Prompt) -> list[int]:
         """The ids of a plain text prompt.

@@ -9,7 +9,7 @@ import numpy as np
 
 from .outcomes import Outcome, call_reward
 from .parts import parts_of
-from .signatures import Arguments, bind
+from .signatures import Arguments, Plan, plan
 from .types import Prompt, RewardFunction
 
 
@@ -36,6 +36,7 @@ class EarlyScores:
         self._columns = columns
         self._step = step
         self._said: dict[int, dict[str, Outcome]] = {}
+        self._planned: dict[tuple[str, ...], list[Plan]] = {}
 
     def add(
         self,
@@ -62,16 +63,23 @@ class EarlyScores:
             tokens=None if tokens is None else [tokens],
             turns=None if turns is None else [turns],
         )
+        known = arguments.known()
         self._said[number] = {
-            reward.name: call_reward(
-                reward.name,
-                bind(reward, arguments),
+            one.reward.name: call_reward(
+                one.reward.name,
+                one.bind(known),
                 1,
-                parts_of(reward, arguments.tokens, arguments.turns, first=number),
+                parts_of(one.reward, arguments.tokens, arguments.turns, first=number),
                 first=number,
             )
-            for reward in self._rewards
+            for one in self._plans(tuple(known))
         }
+
+    def _plans(self, known: tuple[str, ...]) -> list[Plan]:
+        """How each function is called: made once, since it takes as long as a small reward."""
+        if known not in self._planned:
+            self._planned[known] = [plan(reward, known) for reward in self._rewards]
+        return self._planned[known]
 
     def outcome(
         self,

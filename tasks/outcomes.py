@@ -12,6 +12,8 @@ import numpy as np
 
 from .parts import Parts
 
+_LARGEST = float(np.finfo(np.float32).max)
+
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
@@ -78,7 +80,7 @@ def call_reward(
 def _shape_problem(returned: Any, count: int, kind: str) -> str | None:
     """What is wrong with the whole answer of a reward function, or None."""
     expected = f"expected a list of {count} {kind} or Nones, one a completion"
-    if _as_float32(returned) is not None:
+    if not isinstance(returned, list) and _as_float32(returned) is not None:
         return f"the bare number {returned!r}; {expected}"
     unordered = isinstance(returned, str | bytes | Mapping | Set)
     if unordered or not (isinstance(returned, Sized) and isinstance(returned, Iterable)):
@@ -103,6 +105,8 @@ def _bad_item(item: Any) -> str:
 
 def _as_float32(item: Any) -> float | None:
     """A Python, NumPy or JAX scalar as a float32 value; None if it is no real number."""
+    if isinstance(item, float) and abs(item) <= _LARGEST:
+        return float(np.float32(item))  # What most functions give, without the detours below.
     if isinstance(item, str | bytes | Exception):
         return None
     try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,20 +25,41 @@ class Arguments:
     turns: Sequence[Sequence[int]] | None = None
 
     def known(self) -> dict[str, Any]:
-        """All arguments by name; lists, so that no function can change another's."""
-        named: dict[str, Any] = {name: list(values) for name, values in self.columns.items()}
-        named["prompts"] = list(self.prompts)
-        named["completions"] = list(self.completions)
-        if self.step is not None:
-            named["step"] = self.step
-        for name, values in (("tokens", self.tokens), ("turns", self.turns)):
-            if values is not None:
-                named[name] = list(values)
-        return named
+        """All arguments by name."""
+        named = {**self.columns, "prompts": self.prompts, "completions": self.completions}
+        optional = {"step": self.step, "tokens": self.tokens, "turns": self.turns}
+        return named | {name: values for name, values in optional.items() if values is not None}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a reward function is given, where these arguments are known.
+
+    Attributes:
+        reward: the function.
+        first: names of what goes by position.
+        named: names of what goes by name.
+    """
+
+    reward: RewardFunction
+    first: tuple[str, ...]
+    named: tuple[str, ...]
+
+    def bind(self, known: Mapping[str, Any]) -> Callable[[], Any]:
+        """The function with its arguments; lists, so that no function can change another's."""
+        first = [list(known[name]) for name in self.first]
+        chosen = {n: known[n] if n == "step" else list(known[n]) for n in self.named}
+        return lambda: self.reward.function(*first, **chosen)
 
 
 def bind(reward: RewardFunction, arguments: Arguments) -> Callable[[], Any]:
-    """A reward function with its arguments, ready to call.
+    """A reward function with its arguments, ready to call without any; see `plan`."""
+    known = arguments.known()
+    return plan(reward, known).bind(known)
+
+
+def plan(reward: RewardFunction, known: Collection[str]) -> Plan:
+    """Which arguments a reward function gets.
 
     `prompts` and `completions` go by name where the function names either of them; else they are
     its first two positional parameters. A function with `**kwargs` gets every column. A parameter
@@ -46,34 +67,31 @@ def bind(reward: RewardFunction, arguments: Arguments) -> Callable[[], Any]:
 
     Args:
         reward: the function.
-        arguments: what it may ask for.
-
-    Returns:
-        A call without arguments.
+        known: names of what it may ask for.
 
     Raises:
         TaskError: if a parameter without a default names nothing there is.
     """
     parameters = reward.parameters
-    known = arguments.known()
     positional = _takes_positions(parameters, known)
-    first = [known.pop("prompts"), known.pop("completions")] if positional else []
+    first = ("prompts", "completions") if positional else ()
+    known = [name for name in known if name not in first]
     rest = parameters[2:] if positional and not _starts_with_star(parameters) else parameters
     for parameter in rest:
         _check(reward, parameter, known)
     if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in rest):
         named = {p.name for p in rest if p.kind in _NAMED}
-        chosen = {k: v for k, v in known.items() if k not in OPTIONAL or k in named}
+        chosen = [name for name in known if name not in OPTIONAL or name in named]
     else:
-        chosen = {p.name: known[p.name] for p in rest if p.kind in _NAMED and p.name in known}
-    return lambda: reward.function(*first, **chosen)
+        chosen = [p.name for p in rest if p.kind in _NAMED and p.name in known]
+    return Plan(reward, first, tuple(chosen))
 
 
 def _starts_with_star(parameters: Sequence[inspect.Parameter]) -> bool:
     return bool(parameters) and parameters[0].kind is inspect.Parameter.VAR_POSITIONAL
 
 
-def _takes_positions(parameters: Sequence[inspect.Parameter], known: Mapping[str, Any]) -> bool:
+def _takes_positions(parameters: Sequence[inspect.Parameter], known: Collection[str]) -> bool:
     """Whether the first two parameters are prompts and completions under other names."""
     names = [p.name for p in parameters if p.kind in _NAMED]
     if "prompts" in names or "completions" in names:
@@ -84,7 +102,7 @@ def _takes_positions(parameters: Sequence[inspect.Parameter], known: Mapping[str
     return len(first) == 2 and not any(p.name in known or p.name in OPTIONAL for p in first)
 
 
-def _check(reward: RewardFunction, parameter: inspect.Parameter, known: Mapping[str, Any]) -> None:
+def _check(reward: RewardFunction, parameter: inspect.Parameter, known: Collection[str]) -> None:
     if parameter.kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD):
         return
     if parameter.kind is inspect.Parameter.POSITIONAL_ONLY:

@@ -79,6 +79,23 @@ def test_sequences_know_their_shapes():
     taken = SMALL.take(np.array([2, 0]))
     np.testing.assert_array_equal(taken.tokens, [[10, 11, 0], [7, 0, 0]])
     assert taken.prompts[0].tolist() == [4, 5, 6]
+    # those of all three would be [1, 2, 2]
+    np.testing.assert_array_equal(taken.lengths, [2, 1])
+    with pytest.raises(ValueError, match="read-only"):
+        taken.lengths[0] = 3
+
+
+def test_sequences_know_equal_prompts():
+    sequences = Sequences([[1, 2], [1], [1, 2], [2], [1]], [[3]] * 5, width=1)
+    assert sequences.same_prompt == [0, 1, 0, 3, 1]
+    assert sequences.take([2, 0, 1]).same_prompt == [0, 0, 2]
+
+
+def test_closed_rows_take_no_more():
+    # Longest first, two a row: 0 and 1 close the first row, although 2 would fit beside them.
+    sequences = Sequences([[1]] * 3, [[2, 3], [2], [2]], width=2)
+    micros = pack(sequences, Shape(2, 9), sequences_per_row=2)
+    assert micros[0].sequence_ids.tolist() == [0, 1, 2, -1]
 
 
 @pytest.mark.parametrize(

@@ -119,8 +119,11 @@ def scalars(folder):
 def test_tensorboard_has_the_same_names_and_steps(tmp_path):
     with RunLog(tmp_path) as log:
         log.write(1, {"reward/mean": 0.5, "kl": math.nan})
-        log.write(2, {"reward/mean": 0.75})
-    assert scalars(tmp_path) == [(1, "reward/mean", 0.5), (2, "reward/mean", 0.75)]
+        log.write(2, {"reward/mean": 0.75, "kl": 0.25})
+        log.write(3, {"kl": math.nan})
+    assert scalars(tmp_path) == [
+        (1, "reward/mean", 0.5), (2, "reward/mean", 0.75), (2, "kl", 0.25),
+    ]  # fmt: skip
 
 
 def test_tensorboard_purges_what_a_resume_repeats(tmp_path):

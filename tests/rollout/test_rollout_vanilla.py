@@ -18,6 +18,7 @@ from zootomy.rollout import (
     VanillaEngine,
     make_engine,
 )
+from zootomy.rollout.vanilla import _key_of
 
 VOCABULARY = 23
 CONFIG = RolloutConfig(max_prompt_tokens=12, max_new_tokens=10)
@@ -175,6 +176,15 @@ def test_a_seed_reproduces_and_no_seed_never_repeats(engine, model):
     other._programs = engine._programs
     assert first[0] != first[1]
     assert flat(other.generate(REQUESTS, PLAIN)) != first[0]
+
+
+@pytest.mark.parametrize("seed", [0, 7, 2**32 - 1, 2**62 - 5])
+def test_a_seed_is_a_key_32_bits_at_a_time(seed):
+    key = jax.random.key(seed % 2**32)
+    if seed >> 32:
+        key = jax.random.fold_in(key, seed >> 32)
+    found = jax.random.key_data(_key_of(seed))
+    np.testing.assert_array_equal(found, jax.random.key_data(key))
 
 
 def test_completions_of_one_prompt_differ(engine):
