@@ -6,7 +6,7 @@ from .compilers import fast_products, quick
 from .config import ModelConfig, RopeConfig
 from .decoder import Decoder
 from .distributions import Distributions, Head, map_distributions
-from .fused import fuse
+from .fused import column_head, column_logits, fuse
 from .heads import PolicyWithValue, RewardModel, ScalarModel, ValueModel
 from .huggingface import load_model, load_scalar_model, load_stop_ids, save_model
 from .huggingface_config import config_fields, load_config
@@ -57,6 +57,8 @@ __all__ = [
     "adapted_layers",
     "add_adapters",
     "check_agree",
+    "column_head",
+    "column_logits",
     "config_fields",
     "constrain",
     "everywhere",

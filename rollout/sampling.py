@@ -149,10 +149,11 @@ def _invert(weight: jax.Array, uniform: jax.Array) -> jax.Array:
     # Sums are rounded, so that the last may stay below an earlier one, and a weight of zero may
     # seem to rise: a hit needs a positive weight, and the target stays within the largest sum.
     target = uniform[:, None] * jnp.max(cumulative, axis=-1, keepdims=True)
-    hit = (cumulative >= target) & (weight > 0)
-    last = weight.shape[-1] - 1 - jnp.argmax(weight[:, ::-1] > 0, axis=-1)
-    first = jnp.argmax(hit, axis=-1)
-    return jnp.where(hit.any(axis=-1), first, last).astype(jnp.int32)
+    index = jnp.arange(weight.shape[-1], dtype=jnp.int32)
+    positive = weight > 0
+    last = jnp.max(jnp.where(positive, index, 0), axis=-1)
+    hit = jnp.min(jnp.where((cumulative >= target) & positive, index, len(index)), axis=-1)
+    return jnp.minimum(hit, last)
 
 
 def _order_bound(distance: jax.Array, top_k: jax.Array, top_p: jax.Array) -> jax.Array:

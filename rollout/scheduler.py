@@ -53,7 +53,7 @@ class Schedule:
         self._unread = deque(sorted(range(len(prompts)), key=lambda i: -len(prompts[i])))
         self._read: deque[Row] = deque()
         self._in_slot: dict[int, Row] = {}
-        self._position = self._count = np.zeros(slots, np.int32)
+        self._position, self._count = np.zeros((2, slots), np.int32)
 
     @property
     def waiting(self) -> bool:
@@ -135,10 +135,13 @@ class Schedule:
         return [self.prompts[request] for request in taken]
 
     def assign(self) -> list[tuple[int, Row]]:
-        """Give free slots to completions whose prompt is read."""
+        """Give free slots to completions whose prompt is read, and their first token with them."""
         free = [slot for slot in range(self.slots) if slot not in self._in_slot]
         assigned = [(slot, self._read.popleft()) for slot in free[: len(self._read)]]
         self._in_slot.update(assigned)
+        for slot, row in assigned:
+            self._position[slot] = len(self.prompts[row.request])
+            self._count[slot] = 1
         return assigned
 
     def shrink(self) -> np.ndarray:
@@ -159,7 +162,7 @@ class Schedule:
         self, active: np.ndarray, position: np.ndarray, count: np.ndarray
     ) -> list[tuple[int, Row]]:
         """Note how far the slots are; return those whose completion has ended, by request."""
-        self._position, self._count = position, count
+        self._position, self._count = np.array(position), np.array(count)
         done = [(slot, row) for slot, row in self._in_slot.items() if not active[slot]]
         return sorted(done, key=lambda item: (item[1].request, item[1].completion))
 

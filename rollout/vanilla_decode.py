@@ -16,7 +16,15 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from ..models import Decoder, fast_products, fuse, head_logits, quick
+from ..models import (
+    Decoder,
+    column_head,
+    column_logits,
+    fast_products,
+    fuse,
+    head_logits,
+    quick,
+)
 from ..models.cache import grow_cache, init_cache, take_rows
 from .sampling import noise_ahead, row_keys, row_noise, sample
 from .vanilla_state import CallArrays, DecodeState, DecodeWeights, Fill, PromptBatch, spread
@@ -96,7 +104,8 @@ class Programs:
         self.compiled["prepare"] += 1
         model = self._laid_out(params)
         _, params, rest = nnx.split(model, nnx.Param, ...)
-        return DecodeWeights(params, rest, model.head_kernel())
+        head = column_head(model) if self._fused else model.head_kernel()
+        return DecodeWeights(params, rest, head)
 
     def _read(
         self, params: nnx.State, tokens: jax.Array, lengths: jax.Array, *, chunk: int | None
@@ -197,6 +206,7 @@ class Programs:
         """
         self.compiled["decode"] += 1
         model = nnx.merge(self._decode_graph, weights.params, weights.rest)
+        logits_of = column_logits if self._fused else head_logits
         # For every place at once: a hash is a loop of small programs, which would cost every step.
         noise = spread(noise_ahead(state.keys, state.cache.capacity))
 
@@ -208,7 +218,7 @@ class Programs:
         def step(state: DecodeState) -> DecodeState:
             hidden, cache = model(state.token[:, None], state.position[:, None], cache=state.cache)
             state = state._replace(cache=cache)
-            logits = head_logits(hidden[:, 0], weights.head)
+            logits = logits_of(hidden[:, 0], weights.head)
             here = jnp.take_along_axis(noise, state.position[:, None, None], 1, mode="clip")[:, 0]
             return spread(_append(state, logits, here, state.active, call, truncated=truncated))
 

@@ -60,20 +60,19 @@ class Run:
     def finished(self) -> Iterator[Finished]:
         """Completions as they end. The device decodes on while the caller looks at them."""
         schedule = self._schedule
+        longest = schedule.longest_unread
+        # Read first: it takes longest, and what is small is done beside it.
+        batch = self._read()
         with mesh_context(self._params):
             weights = self._programs.prepare(self._params)
-            longest = schedule.longest_unread
             room = self._room(longest, at_least=fit(longest, self._widths))
             state = self._programs.empty_state(slots=schedule.slots, capacity=room)
-        batch: PromptBatch | None = None
         ready: list[Finished] = []
         while schedule.unfinished:
             while schedule.free and schedule.waiting:
                 if not schedule.readable:
                     batch = self._read()
-                assert batch is not None
                 state = self._fill(state, batch)
-                ready += self._harvest(state)
             if schedule.busy:
                 state = self._decode(weights, state)
                 yield from ready

@@ -30,7 +30,7 @@ class DecodeWeights(NamedTuple):
     Attributes:
         params: of the model, its projections joined where that is faster.
         rest: what else the model holds.
-        head: `[D, V]`.
+        head: `[D, V]`, or `[V, D]` where that is faster.
     """
 
     params: nnx.State

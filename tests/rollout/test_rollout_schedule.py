@@ -60,6 +60,18 @@ def test_the_furthest_position_is_that_of_growing_completions():
     assert schedule.furthest == 9
 
 
+def test_a_completion_in_a_slot_has_its_first_token():
+    # of the prompt of 3 tokens the model reads position 3 next, whatever the slot held before
+    schedule = Schedule([[1], [2, 2, 2]], [1, 1], slots=1, limit=WORTH_SHRINKING + 1)
+    assert schedule.next_prompts(2, 3) == [[2, 2, 2], [1]]
+    schedule.assign()
+    assert schedule.furthest == 3
+    schedule.update(*state(1, [], position=9, count=7))
+    schedule.finish(0)
+    assert schedule.assign() == [(0, Row(0, 0, 1))]
+    assert schedule.furthest == 1
+
+
 def test_the_last_completions_move_to_a_quarter_of_the_slots():
     schedule = Schedule([[1]], [8], slots=8, limit=WORTH_SHRINKING + 1)
     schedule.next_prompts(1, 1)

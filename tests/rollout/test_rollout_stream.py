@@ -9,7 +9,16 @@ import numpy as np
 import pytest
 from flax import nnx
 from zootomy import ZootomyError
-from zootomy.models import PRESETS, LoraConfig, add_adapters, fuse, init_cache, make_model
+from zootomy.models import (
+    PRESETS,
+    LoraConfig,
+    add_adapters,
+    column_head,
+    column_logits,
+    fuse,
+    init_cache,
+    make_model,
+)
 from zootomy.rollout import (
     Request,
     RolloutConfig,
@@ -149,6 +158,18 @@ def test_joined_projections_are_the_same_function(model):
             jax.tree.leaves(found_cache), jax.tree.leaves(want_cache), strict=True
         ):
             np.testing.assert_allclose(one, other, atol=2e-5)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_head_over_columns_is_the_same_function(model, tied):
+    config = dataclasses.replace(model.config, tie_embeddings=tied, initializer_range=0.3)
+    decoder = make_model(config, vocab_size=VOCABULARY)
+    hidden = jax.random.normal(jax.random.key(3), (5, config.hidden_size))
+    head = column_head(decoder)
+    assert head.shape == (VOCABULARY, config.hidden_size)
+    found = column_logits(hidden, head)
+    np.testing.assert_allclose(found, decoder.logits(hidden), rtol=1e-5, atol=1e-5)
+    assert column_logits(hidden.astype(jnp.bfloat16), head).dtype == jnp.float32
 
 
 def test_new_weights_are_laid_out_again_and_compile_nothing(engine, model, caplog):
