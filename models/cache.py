@@ -140,7 +140,8 @@ def attend_slots(
 def _attend_by_products(q, k, v, mask):
     k, v = k.astype(q.dtype), v.astype(q.dtype)
     scores = einsum_float32("bskgd,bkdt->bkgst", q, k)
-    weights = _slot_weights(scores, q.shape[-1], mask[:, None, None]).astype(q.dtype)
+    scores = jnp.where(mask[:, None, None], scores * q.shape[-1] ** -0.5, -jnp.inf)
+    weights = jax.nn.softmax(scores, axis=-1).astype(q.dtype)
     return einsum_float32("bkgst,bktd->bskgd", weights, v)
 
 
@@ -148,9 +149,7 @@ def _attend_by_sums(q, k, v, mask):
     """One query a row: a CPU multiplies and sums faster than it prepares tiny matrix products."""
     q, k, v = (x.astype(jnp.float32) for x in (q[:, 0], k, v))
     scores = jnp.sum(q[..., None] * k[:, :, None], axis=-2)
-    weights = _slot_weights(scores, q.shape[-1], mask[:, None])
+    # Added, not selected, so that masking joins the softmax's loops.
+    hidden = jnp.where(mask, jnp.float32(0), -jnp.inf)[:, None]
+    weights = jax.nn.softmax(scores * q.shape[-1] ** -0.5 + hidden, axis=-1)
     return jnp.sum(weights[..., None] * v[:, :, None], axis=-2)[:, None]
-
-
-def _slot_weights(scores, width, mask):
-    return jax.nn.softmax(jnp.where(mask, scores * width**-0.5, -jnp.inf), axis=-1)
