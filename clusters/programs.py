@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from ..models import quick
+from ..models import QuickJit, quick
 from .outputs import ModelOutputs, Split, Wanted, compute
 from .packing import Rows
 
@@ -45,7 +45,7 @@ class StepReport(NamedTuple):
     finite_updates: Any
 
 
-@functools.partial(jax.jit, static_argnames=("graph", "wanted", "split"))
+@functools.partial(QuickJit, static_argnames=("graph", "wanted", "split"))
 def forward(
     graph: Any,
     params: Any,
@@ -63,7 +63,7 @@ def forward(
     return _in_parts(one, rows, split.parts)
 
 
-@functools.partial(jax.jit, static_argnames=("graph", "function", "wanted", "split"))
+@functools.partial(QuickJit, static_argnames=("graph", "function", "wanted", "split"))
 def measure(
     graph: Any,
     function: Callable[[ModelOutputs, Any, Any], dict[str, jax.Array]],
@@ -86,7 +86,7 @@ def measure(
 
 
 @functools.partial(
-    jax.jit, static_argnames=("graph", "loss", "wanted", "split"), donate_argnames=("total",)
+    QuickJit, static_argnames=("graph", "loss", "wanted", "split"), donate_argnames=("total",)
 )
 def accumulate(
     graph: Any,

@@ -2,7 +2,7 @@
 
 from .axes import constrain, parameter_axes
 from .cache import KVCache, grow_cache, init_cache, take_rows
-from .compilers import fast_products, quick
+from .compilers import QuickJit, fast_products, quick
 from .config import ModelConfig, RopeConfig
 from .decoder import Decoder
 from .distributions import Distributions, Head, map_distributions
@@ -49,6 +49,7 @@ __all__ = [
     "LoraConfig",
     "ModelConfig",
     "PolicyWithValue",
+    "QuickJit",
     "RewardModel",
     "RopeConfig",
     "ScalarModel",

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-# LLVM's own first level: what XLA has made of a program runs as fast on a CPU, for programs of
-# many small loops, and is compiled in two thirds to four fifths of the time.
+# LLVM's own first level: what XLA has made of a program runs as fast on a CPU, where products are a
+# library's and loops are small, and is compiled in two thirds to seven eighths of the time.
 _QUICK: dict[str, Any] = {"xla_backend_optimization_level": 1}
 # XLA for CPUs hands matrix products and sums to the YNNPACK library. Eigen, which it has as well,
 # is 1.1 to 1.6 times as fast at the products, YNNPACK twice at the sums of a decode step: each gets
@@ -18,8 +19,33 @@ _PRODUCTS: dict[str, Any] = {"xla_cpu_experimental_ynn_fusion_type": "LIBRARY_FU
 
 
 def quick() -> dict[str, Any] | None:
-    """Compiler options of a program of many small loops; None where there is nothing to gain."""
+    """Compiler options of most programs; None where there is nothing to gain."""
     return _QUICK if jax.default_backend() == "cpu" else None
+
+
+class QuickJit:
+    """`jax.jit` with the options of `quick`, asked for when the first call comes.
+
+    To ask for the platform starts it, which is no business of an import.
+
+    Args:
+        function: what is compiled.
+        options: of `jax.jit`.
+    """
+
+    def __init__(self, function: Callable[..., Any], **options: Any):
+        functools.update_wrapper(self, function)
+        self._function = function
+        self._options = options
+
+    @functools.cached_property
+    def jitted(self) -> Any:
+        """What `jax.jit` makes of it."""
+        return jax.jit(self._function, compiler_options=quick(), **self._options)
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        """Call the compiled function."""
+        return self.jitted(*arguments, **named)
 
 
 def fast_products() -> dict[str, Any] | None:

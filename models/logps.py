@@ -18,9 +18,10 @@ _LOGITS_A_CHUNK = 2**23
 # Up to so many (64 MiB) are kept for the backward pass, which otherwise computes them again: one
 # product in four of those that the head takes.
 _LOGITS_KEPT = 2**24
-# Where the vocabulary is cut: from how many columns on, and about how many logits at a time.
-_BLOCKS_FROM = 2**16
-_LOGITS_A_BLOCK = 2**22
+# Where the vocabulary is cut: from how many columns on, and about how many logits at a time. On a
+# CPU 4 MiB of them stay in the caches, and a product packs a block of the head, not all of it.
+_BLOCKS_FROM, _LOGITS_A_BLOCK = 2**16, 2**22
+_BLOCKS_FROM_CPU, _LOGITS_A_BLOCK_CPU = 2**14, 2**20
 _ROWS_MULTIPLE = 8
 
 
@@ -155,6 +156,16 @@ def chunk_rows(tokens: int, vocab: int, chunk: int | None) -> int:
     return min(chunk, -(-rows // _ROWS_MULTIPLE) * _ROWS_MULTIPLE)
 
 
+def _block_columns(tokens: int, vocab: int) -> int | None:
+    """Columns of the vocabulary that are taken at a time; None: it is not cut."""
+    cpu = jax.default_backend() == "cpu"
+    least = _BLOCKS_FROM_CPU if cpu else _BLOCKS_FROM
+    logits = _LOGITS_A_BLOCK_CPU if cpu else _LOGITS_A_BLOCK
+    if vocab < least or not tokens:
+        return None
+    return min(vocab, max(128, logits // tokens))
+
+
 def token_stats(
     hidden: jax.Array,
     kernel: jax.Array,
@@ -175,9 +186,9 @@ def token_stats(
 
     The backward pass computes the logits of each chunk again, but for up to 64 MiB of them, which
     are kept; gradients reach `hidden`, `kernel` and `temperature`, and the kernel's are summed in
-    float32. A chunk is some tokens and the whole
-    vocabulary or, with `vocabulary_blocks`, all tokens and some of a vocabulary of 65,536 or more:
-    then nothing of the kernel's size is held beside the kernel and its gradient.
+    float32. A chunk is some tokens and the whole vocabulary or, with `vocabulary_blocks`, all
+    tokens and some of a vocabulary of 65,536 or more (on CPUs 16,384): then nothing of the kernel's
+    size is held beside the kernel and its gradient.
 
     Args:
         hidden: `[..., D]`.
@@ -211,9 +222,10 @@ def token_stats(
             f"temperature must be positive, got {temperature}; greedy tokens are scored at 1"
         )
     flat = targets.reshape(-1)
-    if vocabulary_blocks and chunk is None and kernel.shape[1] >= _BLOCKS_FROM and flat.size:
-        block = max(128, _LOGITS_A_BLOCK // flat.size)
-        options = BlockOptions(min(block, kernel.shape[1]), with_entropy, with_sum_pi_squared)
+    cut = vocabulary_blocks and chunk is None
+    block = _block_columns(flat.size, kernel.shape[1]) if cut else None
+    if block:
+        options = BlockOptions(block, with_entropy, with_sum_pi_squared)
         wide = hidden.reshape(-1, hidden.shape[-1])
         found: Any = blocked_stats(
             wide, kernel, flat, jnp.asarray(temperature, jnp.float32), options

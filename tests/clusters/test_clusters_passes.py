@@ -171,14 +171,14 @@ def test_one_program_a_pass_whatever_the_batch(kit, ragged):
     cluster.log_probs("actor", ragged, temperature=0.7)
     kit.update(cluster, ragged, temperature=0.7)
     # Programs of models that other tests have let go of may leave the caches meanwhile.
-    compiled = accumulate._cache_size(), forward._cache_size()
+    compiled = accumulate.jitted._cache_size(), forward.jitted._cache_size()
     for indices in ([0], [1, 2, 3], range(7), []):
         sequences = ragged.take(indices)
         for temperature in (0.5, 1.0):
             cluster.log_probs("actor", sequences, temperature=temperature)
             kit.update(cluster, sequences, temperature=temperature, scale=temperature)
-    assert accumulate._cache_size() <= compiled[0]
-    assert forward._cache_size() <= compiled[1]
+    assert accumulate.jitted._cache_size() <= compiled[0]
+    assert forward.jitted._cache_size() <= compiled[1]
 
 
 @pytest.fixture

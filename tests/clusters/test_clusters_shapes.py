@@ -116,8 +116,8 @@ def test_ten_steps_of_random_lengths_compile_a_bounded_number_of_programs(kit, m
     monkeypatch.setattr(programs, "compute", counted)
     cluster = shaped(kit, 3)
     rng = np.random.default_rng(3)
-    accumulate.clear_cache()
-    forward.clear_cache()
+    accumulate.jitted.clear_cache()
+    forward.jitted.clear_cache()
     seen = set()
     for step in range(10):
         n = int(rng.integers(1, 9))

@@ -174,7 +174,7 @@ def test_a_steered_coefficient_moves_and_compiles_nothing(tiny_learner):
     first = learner.step().metrics
     assert first["entropy_regularizer_coefficient"] == 0.0
     assert first["entropy_regularizer"] == 0.0
-    programs = accumulate._cache_size()
+    programs = accumulate.jitted._cache_size()
     second = learner.step().metrics
     # Entropy is below 9 nats: one step of delta.
     assert second["entropy_regularizer_coefficient"] == 0.25
@@ -183,7 +183,7 @@ def test_a_steered_coefficient_moves_and_compiles_nothing(tiny_learner):
     assert second["entropy_regularizer"] == pytest.approx(expected, rel=1e-5)
     assert learner.controller_states["regularizer.entropy"]["coefficient"] == 0.5
     # Programs of learners that are gone may leave the cache meanwhile.
-    assert accumulate._cache_size() <= programs
+    assert accumulate.jitted._cache_size() <= programs
 
 
 def test_a_regularizer_follows_the_distance_it_measures(tiny_learner):

@@ -356,7 +356,7 @@ def temporary(learner, slots, width=16):
     actions = jax.ShapeDtypeStruct((slots, width), np.int32)
     rows = Rows(whole, whole, whole, whole, actions, jax.ShapeDtypeStruct((slots,), np.int32))
     _, hidden, shared = updater.gather.outline_heads(tokens.shape)
-    compiled = accumulate.lower(
+    compiled = accumulate.jitted.lower(
         model.graph, updater._actor_loss, Wanted(entropy=True, head=True), model.params,
         model.rest, model.zeros(), rows, (experience, tokens, hidden), np.float32(1),
         {"kl": np.float32(0.1), **shared},
