@@ -48,10 +48,10 @@ def lay_out(sequences: Sequences, shape: Shape, per_branch: int) -> list[Row]:
     )
 
 
-def fitting_shape(
+def fitting_layout(
     sequences: Sequences, shapes: list[Shape], per_branch: int, attention_length: float
-) -> Shape:
-    """The cheapest of some shapes for a batch.
+) -> tuple[Shape, list[Row]]:
+    """The cheapest of some shapes for a batch, and its rows.
 
     Args:
         sequences: N prompts and completions.
@@ -59,20 +59,24 @@ def fitting_shape(
             with them, is for what does not fit these: a run that is to have one shape has one.
         per_branch: as of `lay_out`.
         attention_length: the length at which attention costs as much as the projections.
+
+    Raises:
+        ZootomyError: if a sequence is longer than any row.
     """
     fitting = [shape for shape in shapes if _fits(sequences, shape)]
     plain = [shape for shape in shapes if not shape.prompt]
-    if not fitting:
-        # What stands with its own prompt has the most room; filling it says what is too long.
-        return (plain or shapes)[0]
+    # What stands with its own prompt has the most room; filling it says what is too long.
+    wanted = fitting or (plain or shapes)[:1]
     if len(plain) <= 1:
-        return fitting[0]
-    rows = {
-        shape[1:]: len(lay_out(sequences, shape, per_branch))
-        for shape in {shape[1:]: shape for shape in fitting}.values()
+        wanted = wanted[:1]
+    # A layout does not depend on how many rows a micro-batch has.
+    layouts = {
+        shape[1:]: lay_out(sequences, shape, per_branch)
+        for shape in {shape[1:]: shape for shape in wanted}.values()
     }
-    counts = {shape: rows[shape[1:]] for shape in fitting}
-    return cheapest(counts, fitting[0], attention_length)
+    counts = {shape: len(layouts[shape[1:]]) for shape in wanted}
+    best = cheapest(counts, wanted[0], attention_length)
+    return best, layouts[best[1:]]
 
 
 def _fits(sequences: Sequences, shape: Shape) -> bool:

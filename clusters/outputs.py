@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from flax import nnx
 
 from ..models import Head, token_stats
 from .packing import Rows
+from .structure import Structure
 
 
 class Wanted(NamedTuple):
@@ -65,7 +65,7 @@ class ModelOutputs(NamedTuple):
 
 
 def compute(
-    graph: Any,
+    graph: Structure,
     params: Any,
     rest: Any,
     rows: Rows,
@@ -74,7 +74,7 @@ def compute(
     split: Split,
 ) -> ModelOutputs:
     """One forward pass; the same for log-probabilities before an update and within it."""
-    model = nnx.merge(graph, params, rest)
+    model = graph.merge(params, rest)
     valid = jnp.arange(rows.actions.shape[1]) < rows.lengths[:, None]
     seen = rows.tokens, rows.positions, rows.segments, rows.reads
     before = _pick(rows.before, rows.actions)

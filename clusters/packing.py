@@ -89,6 +89,17 @@ def pack(
         ZootomyError: if a sequence is longer than a row.
     """
     layout = lay_out(sequences, shape, sequences_per_row)
+    return pack_rows(sequences, layout, shape, sequences_per_row, attention_length)
+
+
+def pack_rows(
+    sequences: Sequences,
+    layout: list[Row],
+    shape: Shape,
+    sequences_per_row: int,
+    attention_length: float = math.inf,
+) -> list[MicroBatch]:
+    """`pack`, of sequences that were dealt to rows."""
     totals = sequences.totals.astype(float)  # The square of 46,341 tokens is too large for int32.
     each = (totals + totals**2 / attention_length).tolist()
     costs = [sum(each[n] for n in row.members) for row in layout]

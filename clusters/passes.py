@@ -14,9 +14,9 @@ from jax.sharding import Mesh
 from ..models import ModelConfig, to_host
 from ..registry import ZootomyError
 from .config import ClusterConfig
-from .layout import fitting_shape
 from .outputs import ModelOutputs, Split, Wanted
-from .packing import MicroBatch, pack
+from .packer import Packer
+from .packing import MicroBatch
 from .programs import LossFunction, Total, accumulate, forward, measure
 from .sequences import Sequences
 from .shapes import Shape, branched, row_shapes
@@ -84,10 +84,7 @@ class Passes:
         self._whole_shapes = [Shape(micro_rows, row_length)]
         self._update_shapes = shapes(micro_rows)
         self._forward_shapes = shapes(forward_rows)
-        self._sequences_per_row = config.sequences_per_row
-        self._vocab_size = sizes.vocab_size
-        # A block has about 12 D² weights, 24 D² operations a token; attention 4 D a token and key.
-        self._attention_length = 6.0 * sizes.hidden_size
+        self._pack = Packer(config.sequences_per_row, sizes)
         self._losses: set[LossFunction] = set()
         self._at_work: AnyModel | None = None
 
@@ -229,12 +226,6 @@ class Passes:
         )
         return model.placement.whole((np.float32(temperature), values))
 
-    def _pack(self, sequences: Sequences, shapes: list[Shape]) -> list[MicroBatch]:
-        check_vocabulary(sequences, self._vocab_size)
-        length, per_row = self._attention_length, self._sequences_per_row
-        shape = fitting_shape(sequences, shapes, per_row, length)
-        return pack(sequences, shape, per_row, length)
-
 
 def _split(micro: MicroBatch, mesh: Mesh, cpu_tokens: int, *, whole: bool = False) -> Split:
     """How a micro-batch is cut on its device; rows that are spread over several are not."""
@@ -246,25 +237,6 @@ def _split(micro: MicroBatch, mesh: Mesh, cpu_tokens: int, *, whole: bool = Fals
     divisors = (n for n in range(1, rows + 1) if rows % n == 0)
     parts = next((n for n in divisors if rows // n * length <= cpu_tokens), rows)
     return Split(parts, vocabulary=True)
-
-
-def check_vocabulary(sequences: Sequences, vocab_size: int) -> None:
-    """Refuse tokens that a model does not have.
-
-    Raises:
-        ZootomyError: naming the first sequence with one, and its first.
-    """
-    ids = np.concatenate([np.zeros(0, np.int32), *sequences.prompts, *sequences.completions])
-    if not ((ids < 0) | (ids >= vocab_size)).any():
-        return
-    for n, pair in enumerate(zip(sequences.prompts, sequences.completions, strict=True)):
-        ids = np.concatenate(pair)
-        wrong = ids[(ids < 0) | (ids >= vocab_size)]
-        if len(wrong):
-            raise ZootomyError(
-                f"Sequence {n} holds the token {wrong[0]}, which is outside the "
-                f"vocabulary 0..{vocab_size - 1}; is the tokenizer the model's?"
-            )
 
 
 def check_batch(batch: Any, n: int) -> None:

@@ -13,6 +13,7 @@ import optax
 from ..models import QuickJit, quick
 from .outputs import ModelOutputs, Split, Wanted, compute
 from .packing import Rows
+from .structure import Structure
 
 LossFunction = Callable[[ModelOutputs, Any, Any], tuple[jax.Array, dict[str, Any]]]
 """`(outputs, batch, coefficients) -> (loss, {name: (sum, weight)})`."""
@@ -47,7 +48,7 @@ class StepReport(NamedTuple):
 
 @functools.partial(QuickJit, static_argnames=("graph", "wanted", "split"))
 def forward(
-    graph: Any,
+    graph: Structure,
     params: Any,
     rest: Any,
     rows: Rows,
@@ -65,7 +66,7 @@ def forward(
 
 @functools.partial(QuickJit, static_argnames=("graph", "function", "wanted", "split"))
 def measure(
-    graph: Any,
+    graph: Structure,
     function: Callable[[ModelOutputs, Any, Any], dict[str, jax.Array]],
     wanted: Wanted,
     params: Any,
@@ -89,7 +90,7 @@ def measure(
     QuickJit, static_argnames=("graph", "loss", "wanted", "split"), donate_argnames=("total",)
 )
 def accumulate(
-    graph: Any,
+    graph: Structure,
     loss: LossFunction,
     wanted: Wanted,
     params: Any,

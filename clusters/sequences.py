@@ -90,6 +90,8 @@ class Sequences:
     def take(self, indices: Iterable[int] | np.ndarray) -> Sequences:
         """Some of the sequences, e.g. those of a mini-batch, in that order."""
         chosen = [int(index) for index in indices]
+        if chosen == list(range(len(self))):
+            return self  # So that its packing, too, is done once.
         part = object.__new__(Sequences)  # They were checked and copied once.
         part.prompts = tuple(self.prompts[n] for n in chosen)
         part.completions = tuple(self.completions[n] for n in chosen)
@@ -107,7 +109,7 @@ def _ids(kind: str, n: int, ids: Sequence[int] | np.ndarray) -> np.ndarray:
     array = np.asarray(ids)
     if not array.size:
         array = np.zeros(0, np.int32)
-    if array.ndim != 1 or not np.issubdtype(array.dtype, np.integer):
+    if array.ndim != 1 or array.dtype.kind not in "iu":
         raise ZootomyError(
             f"{kind.capitalize()} {n} must be a list of token ids, got an array of shape "
             f"{array.shape} and type {array.dtype}."

@@ -19,6 +19,7 @@ from .optimizer import OptimizerConfig, make_optimizer, make_schedule
 from .programs import StepReport, Total, first_state, step_program
 from .roles import Role
 from .sharding import HOST, Placement, like_params, on_host
+from .structure import Structure
 
 
 class NonFiniteError(ZootomyError):
@@ -26,8 +27,8 @@ class NonFiniteError(ZootomyError):
 
 
 @functools.partial(jax.jit, static_argnames=("graph",))
-def _head_kernel(graph: Any, params: Any, rest: Any) -> jax.Array:
-    return nnx.merge(graph, params, rest).head_kernel()
+def _head_kernel(graph: Structure, params: Any, rest: Any) -> jax.Array:
+    return graph.merge(params, rest).head_kernel()
 
 
 def check_horizon(role: str, steps: int, total_steps: int) -> None:
@@ -61,7 +62,8 @@ class RoleModel:
         self.vocab_size: int = model.config.vocab_size
         self.adapted = has_adapters(model)
         # Under adapters the backbone is among the rest: it is neither trained nor saved.
-        self.graph, params, rest = nnx.split(model, trained_part(model), ...)
+        graph, params, rest = nnx.split(model, trained_part(model), ...)
+        self.graph = Structure(graph)
         self.params = placement.put(params)
         self.rest = placement.put(rest)
         self.shardings = placement.shardings(params)
@@ -92,7 +94,7 @@ class RoleModel:
     def model(self) -> Any:
         """The model with the present weights."""
         self.wake()
-        return nnx.merge(self.graph, self.params, self.rest)
+        return self.graph.merge(self.params, self.rest)
 
     def head_kernel(self) -> jax.Array:
         """`[D, V]`: the present head of a language model."""

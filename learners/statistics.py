@@ -24,10 +24,11 @@ def rollout_metrics(collected: Collected, reward_names: tuple[str, ...]) -> dict
     rewards = np.stack([group.rewards for group in groups])
     completions = [one for group in groups for one in group.completions]
     lengths = np.array([len(one.tokens) for one in completions])
+    deviations = np.array([_std(group) for group in groups])
     metrics = {
         "reward/mean": float(rewards[valid].mean()),
-        "reward/std": float(np.mean([_std(group) for group in groups])),
-        "frac_reward_zero_std": float(np.mean([_std(group) == 0 for group in groups])),
+        "reward/std": float(deviations.mean()),
+        "frac_reward_zero_std": float((deviations == 0).mean()),
         "completions/mean_length": float(lengths.mean()),
         "completions/min_length": float(lengths.min()),
         "completions/max_length": float(lengths.max()),

@@ -96,6 +96,14 @@ class Schedule:
         return self._worth_shrinking and len(self._in_slot) <= self._fewer
 
     @property
+    def steady(self) -> bool:
+        """Whether the next decoding follows from the last whatever its outcome: a share is to end.
+
+        That stays so, since no completion comes any more and tokens only grow in number.
+        """
+        return self._early and not self.waiting and not self._worth_shrinking
+
+    @property
     def _fewer(self) -> int:
         return self.slots // SHRINK
 

@@ -27,7 +27,16 @@ from ..models import (
 )
 from ..models.cache import grow_cache, init_cache, take_rows
 from .sampling import noise_ahead, row_keys, row_noise, sample
-from .vanilla_state import CallArrays, DecodeState, DecodeWeights, Fill, PromptBatch, spread
+from .scheduler import FREE_SHARE
+from .vanilla_state import (
+    CallArrays,
+    DecodeState,
+    DecodeWeights,
+    Fill,
+    Progress,
+    PromptBatch,
+    spread,
+)
 
 
 class Programs:
@@ -191,7 +200,7 @@ class Programs:
         free_enough: jax.Array | np.ndarray,
         *,
         truncated: bool,
-    ) -> DecodeState:
+    ) -> tuple[DecodeState, Progress]:
         """Decode until all slots are done, enough are free, or one is full.
 
         The whole cache is read, so it should have little more room than is needed: a part of it
@@ -201,7 +210,8 @@ class Programs:
             weights: as `prepare` gives them.
             state: the slots.
             call: what the call chose.
-            free_enough: scalar int32, number of free slots at which to return.
+            free_enough: scalar int32, number of free slots at which to return; below 0: when a
+                share of those that grow has ended, of `FREE_SHARE`.
             truncated: static; see `sample`.
         """
         self.compiled["decode"] += 1
@@ -210,10 +220,14 @@ class Programs:
         # For every place at once: a hash is a loop of small programs, which would cost every step.
         noise = spread(noise_ahead(state.keys, state.cache.capacity))
 
+        growing = jnp.sum(state.active)
+        share = len(state.active) - growing + jnp.maximum(1, growing // FREE_SHARE)
+        enough = jnp.where(jnp.asarray(free_enough) < 0, share, free_enough)
+
         def goes_on(state: DecodeState) -> jax.Array:
             free = jnp.sum(~state.active)
             furthest = jnp.max(jnp.where(state.active, state.position, 0))
-            return state.active.any() & (free < free_enough) & (furthest < state.cache.capacity)
+            return state.active.any() & (free < enough) & (furthest < state.cache.capacity)
 
         def step(state: DecodeState) -> DecodeState:
             hidden, cache = model(state.token[:, None], state.position[:, None], cache=state.cache)
@@ -222,7 +236,8 @@ class Programs:
             here = jnp.take_along_axis(noise, state.position[:, None, None], 1, mode="clip")[:, 0]
             return spread(_append(state, logits, here, state.active, call, truncated=truncated))
 
-        return jax.lax.while_loop(goes_on, step, state)
+        state = jax.lax.while_loop(goes_on, step, state)
+        return state, Progress.of(state)
 
 
 def _append(

@@ -13,9 +13,10 @@ from .buckets import fit, power_of_two
 from .scheduler import NARROWER, WORTH_NARROWING, Row, Schedule
 from .types import Completion, Finished
 from .vanilla_decode import Programs
-from .vanilla_state import CallArrays, DecodeState, DecodeWeights, Fill, PromptBatch
+from .vanilla_state import CallArrays, DecodeState, DecodeWeights, Fill, Progress, PromptBatch
 from .weights import mesh_context
 
+SHARE = -1  # decode until a share of the completions has ended, which the device counts
 HEADROOM = 16  # tokens that a slot has room for, at least, when decoding begins
 
 
@@ -68,15 +69,22 @@ class Run:
             room = self._room(longest, at_least=fit(longest, self._widths))
             state = self._programs.empty_state(slots=schedule.slots, capacity=room)
         ready: list[Finished] = []
+        seen: Progress | None = None
         while schedule.unfinished:
             while schedule.free and schedule.waiting:
                 if not schedule.readable:
                     batch = self._read()
                 state = self._fill(state, batch)
             if schedule.busy:
-                state = self._decode(weights, state)
+                if seen is None:
+                    state, seen = self._decode(weights, state, schedule.free_enough)
+                following: Progress | None = None
+                if schedule.steady:
+                    # Waits on the device, which need not wait for the host to look.
+                    state, following = self._decode(weights, state, SHARE)
                 yield from ready
-                ready = self._harvest(state)
+                ready = self._harvest(seen)
+                seen = following
             if schedule.shrinkable:
                 with mesh_context(self._params):
                     state = self._programs.keep(state, schedule.shrink())
@@ -119,7 +127,9 @@ class Run:
         """Tokens that slots should have room for when the longest holds so many."""
         return fit(max(tokens + HEADROOM, at_least), self._rooms)
 
-    def _decode(self, weights: DecodeWeights, state: DecodeState) -> DecodeState:
+    def _decode(
+        self, weights: DecodeWeights, state: DecodeState, free_enough: int
+    ) -> tuple[DecodeState, Progress]:
         room = self._room(self._schedule.furthest + 1)
         with mesh_context(self._params):
             if room > state.cache.capacity:
@@ -128,11 +138,11 @@ class Run:
                 weights,
                 state,
                 self._arrays,
-                np.asarray(self._schedule.free_enough, np.int32),
+                np.asarray(free_enough, np.int32),
                 truncated=self._truncated,
             )
 
-    def _harvest(self, state: DecodeState) -> list[Finished]:
+    def _harvest(self, state: DecodeState | Progress) -> list[Finished]:
         """Take finished completions out of their slots."""
         active, stopped, count, position = to_host(
             (state.active, state.stopped, state.count, state.position)

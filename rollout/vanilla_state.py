@@ -78,6 +78,31 @@ class DecodeState(NamedTuple):
     logps: jax.Array
 
 
+class Progress(NamedTuple):
+    """What the host reads of a decode state, in arrays of its own: the state goes on without it.
+
+    Attributes:
+        active: as of `DecodeState`, like the others.
+        stopped: likewise.
+        count: likewise.
+        position: likewise.
+        tokens: likewise.
+        logps: likewise.
+    """
+
+    active: jax.Array
+    stopped: jax.Array
+    count: jax.Array
+    position: jax.Array
+    tokens: jax.Array
+    logps: jax.Array
+
+    @classmethod
+    def of(cls, state: DecodeState) -> Progress:
+        """Of a state."""
+        return cls(*(state._asdict()[name] for name in cls._fields))
+
+
 class CallArrays(NamedTuple):
     """What one call of `generate` chooses.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -15,7 +16,7 @@ class PromptOrder:
 
         prompt(c) = permutation(seed, ⌊c / size⌋)[c mod size]
 
-    Nothing is remembered between calls, so the cursor c is all that a checkpoint holds. A batch
+    No call depends on those before, so the cursor c is all that a checkpoint holds. A batch
     that reaches the end of an epoch goes on into the next one: no prompt is dropped and none is
     seen twice within an epoch, whatever the batch size.
 
@@ -65,7 +66,7 @@ class PromptOrder:
         while cursor < end:
             epoch, start = divmod(cursor, self.size)
             stop = min(self.size, start + end - cursor)
-            taken += self.permutation(epoch)[start:stop].tolist()
+            taken += _permutation(self.size, self.seed, epoch)[start:stop].tolist()
             cursor += stop - start
         return taken
 
@@ -79,9 +80,15 @@ class PromptOrder:
 
     def permutation(self, epoch: int) -> np.ndarray:
         """The order of one epoch, `[size]` int64, from nothing but `(seed, epoch)`."""
-        # RandomState's streams are frozen by NumPy's compatibility policy, Generator's are not:
-        # a run resumed under another NumPy must see the same order.
-        bits = np.random.MT19937(np.random.SeedSequence([self.seed, epoch]))
-        order = np.arange(self.size)
-        np.random.RandomState(bits).shuffle(order)
-        return order
+        return _permutation(self.size, self.seed, epoch).copy()
+
+
+# A batch takes a few of an order that is as long as the data; the end of an epoch needs two.
+@lru_cache(maxsize=2)
+def _permutation(size: int, seed: int, epoch: int) -> np.ndarray:
+    # RandomState's streams are frozen by NumPy's compatibility policy, Generator's are not:
+    # a run resumed under another NumPy must see the same order.
+    bits = np.random.MT19937(np.random.SeedSequence([seed, epoch]))
+    order = np.arange(size)
+    np.random.RandomState(bits).shuffle(order)
+    return order

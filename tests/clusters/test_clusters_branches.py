@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from zootomy.clusters import Cluster, ClusterConfig, Role, Sequences, Shape, pack
-from zootomy.clusters.layout import fitting_shape, lay_out
+from zootomy.clusters.layout import fitting_layout, lay_out
 from zootomy.clusters.row_sizes import shared_prompts
 from zootomy.clusters.shapes import branched, cost
 from zootomy.registry import ZootomyError
@@ -113,10 +113,10 @@ def test_short_completions_are_packed_with_their_prompts():
     short = Sequences(prompts, [np.ones(2, int)] * 16, 20)
     # 4 rows of 84 for 16 of 24; then still one row a prompt, for 4 of 24.
     shapes = [shared, full, Shape(2, 24)]
-    assert fitting_shape(long, shapes, 4, 1e9) == shared
-    assert fitting_shape(short, shapes, 4, 1e9) == full
+    assert fitting_layout(long, shapes, 4, 1e9)[0] == shared
+    assert fitting_layout(short, shapes, 4, 1e9)[0] == full
     # Where a run is to have one shape, the other is for what does not fit it.
-    assert fitting_shape(short, shapes[:2], 4, 1e9) == shared
+    assert fitting_layout(short, shapes[:2], 4, 1e9)[0] == shared
 
 
 def test_who_shares():
@@ -240,7 +240,7 @@ SHARED, FULL = Shape(2, 25, 5, 4), Shape(8, 10)
 
 def test_a_prompt_longer_than_was_said_stands_with_its_completion():
     sequences = Sequences([np.ones(8, int)] * 4, [[2, 3]] * 4, 5)
-    shape = fitting_shape(sequences, [SHARED, FULL], 2, 1e9)
+    shape = fitting_layout(sequences, [SHARED, FULL], 2, 1e9)[0]
     assert shape == FULL
     (micro,) = pack(sequences, shape, 2)
     np.testing.assert_array_equal(micro.rows.tokens[:4], [[1] * 8 + [2, 3]] * 4)
@@ -250,9 +250,8 @@ def test_a_prompt_longer_than_was_said_stands_with_its_completion():
 def test_what_is_longer_than_every_row_is_refused(prompt, completion):
     """Completions would be written over the prompt's end, or into the next branch."""
     sequences = Sequences([np.ones(prompt, int)] * 4, [np.ones(completion, int)] * 4, 5)
-    shape = fitting_shape(sequences, [SHARED, FULL], 2, 1e9)
     with pytest.raises(ZootomyError) as error:
-        pack(sequences, shape, 2)
+        fitting_layout(sequences, [SHARED, FULL], 2, 1e9)
     assert str(error.value) == (
         f"Sequence 0 has 11 tokens ({prompt} of the prompt and {completion} of the completion), "
         "more than row_length=10; raise row_length or shorten the prompts."

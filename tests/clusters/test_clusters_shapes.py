@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 from zootomy.clusters import Cluster, ClusterConfig, passes, programs
-from zootomy.clusters.layout import fitting_shape
+from zootomy.clusters.layout import fitting_layout
 from zootomy.clusters.packing import pack
 from zootomy.clusters.programs import accumulate, forward
 from zootomy.clusters.sequences import Sequences
@@ -58,7 +58,7 @@ def test_cost_by_hand():
 )
 def test_the_shape_is_no_longer_than_needed(totals, expected):
     shapes = row_shapes(32, 96, 4, 1)
-    found = fitting_shape(sequences(totals), shapes, 2, 6.0 * 256)
+    found = fitting_layout(sequences(totals), shapes, 2, 6.0 * 256)[0]
     if not totals:
         assert found.rows * found.length == 16 * 96
     else:
@@ -67,7 +67,7 @@ def test_the_shape_is_no_longer_than_needed(totals, expected):
 
 def test_a_shape_that_saves_less_than_a_quarter_is_not_compiled():
     # Half the length with an attention that costs nothing: the same number of tokens.
-    assert fitting_shape(sequences([40] * 64), [Shape(32, 96), Shape(64, 48)], 2, 1e9) == Shape(
+    assert fitting_layout(sequences([40] * 64), [Shape(32, 96), Shape(64, 48)], 2, 1e9)[0] == Shape(
         32, 96
     )
 

@@ -52,6 +52,23 @@ def test_finished_completions_are_wanted_while_the_last_ones_grow():
     assert schedule.free_enough == 3 + 1  # 13 grow
 
 
+def test_it_is_steady_once_nothing_waits_and_nothing_is_to_move():
+    schedule = Schedule([[1]], [5], slots=4, limit=5, early=True)
+    schedule.next_prompts(1, 1)
+    schedule.assign()
+    assert not schedule.steady  # one waits for a slot
+    ((slot, _),) = schedule.update(*state(4, [1, 2, 3]))
+    schedule.finish(slot)
+    schedule.assign()
+    assert schedule.steady
+    # Without early ends a call decodes to its own end; long ones will move to fewer slots.
+    for changes in ({"early": False}, {"limit": WORTH_SHRINKING + 1}):
+        other = Schedule([[1]], [8], **{"slots": 8, "limit": 5, "early": True, **changes})
+        other.next_prompts(1, 1)
+        other.assign()
+        assert not other.steady
+
+
 def test_the_furthest_position_is_that_of_growing_completions():
     schedule = Schedule([[1]], [3], slots=4, limit=5)
     schedule.next_prompts(1, 1)

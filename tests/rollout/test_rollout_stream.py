@@ -25,6 +25,7 @@ from zootomy.rollout import (
     StreamingEngine,
     VanillaEngine,
     stream,
+    vanilla_run,
 )
 
 VOCABULARY = 23
@@ -87,6 +88,32 @@ def test_a_stream_gives_what_generate_gives_in_the_order_of_the_ends(engine):
     assert sorted(places) == [(r, i) for r, q in enumerate(REQUESTS) for i in range(q.n)]
     assert places != sorted(places)
     assert all(same(f.completion, want[f.request][f.index]) for f in found)
+
+
+def test_the_device_decodes_on_before_the_host_has_looked(model, monkeypatch):
+    """The next decoding is begun with the one before it under way, and ends at the same places."""
+    seen = []
+
+    def watched(self, state):
+        seen.append(("look", np.asarray(state.active).sum().item()))
+        return harvest(self, state)
+
+    def begun(self, weights, state, free_enough):
+        seen.append(("begin", free_enough))
+        return decode(self, weights, state, free_enough)
+
+    harvest, decode = vanilla_run.Run._harvest, vanilla_run.Run._decode
+    monkeypatch.setattr(vanilla_run.Run, "_harvest", watched)
+    monkeypatch.setattr(vanilla_run.Run, "_decode", begun)
+    engine = VanillaEngine(dataclasses.replace(CONFIG, max_slots=16), model)
+    found = list(engine.stream(REQUESTS, STOPPING, seed=3))
+    assert len(found) == 9
+    # 2 of 9 end with their first token, so 5 of 12 slots are free: back at 6, then one further.
+    assert seen[:4] == [("look", 7), ("begin", 6), ("begin", -1), ("look", 6)]
+    looks = [left for what, left in seen if what == "look"]
+    assert looks == sorted(looks, reverse=True)
+    assert looks[-1] == 0
+    assert sum(what == "begin" for what, _ in seen) == len(looks)
 
 
 def test_an_engine_without_a_stream_gives_all_at_the_end(engine):
