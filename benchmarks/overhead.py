@@ -1,8 +1,10 @@
-"""The learner's own cost: what of a step is not model compute, as a share of the step.
+"""The learner's own cost: the share of a step in which no device computes.
 
-Runs steps of a real run (task, scoring, packing, experience, logs, samples, screen) and takes the
-time that the models' programs were running (sampling, log-probabilities, gradients, optimizer)
-off it. Prints JSON, one line a size. A step has 8 prompts of 8 completions.
+Runs steps of a real run (task, scoring, packing, experience, logs, samples, screen) under
+`jax.profiler` and takes the time off in which any program runs on a device. What is left is all
+that a step waits for: the learner, the engine's scheduling, JAX's start of programs. Work of the
+host beside a computing device is not in it. Prints JSON, one line a size. A step has 8 prompts of
+8 completions.
 
     python benchmarks/overhead.py                     # 0.8M and 10M parameters
     python benchmarks/overhead.py --sizes 0.8M
@@ -15,19 +17,17 @@ import json
 import statistics
 import tempfile
 import time
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import tyro
 import zootomy as z
 from flax import nnx
+from jax.profiler import ProfileData, ProfileOptions
 from rich.console import Console
-from zootomy.clusters import Checkpoints, passes
-from zootomy.clusters.trained import TrainedModel
+from zootomy.clusters import Checkpoints
 from zootomy.learners.loop import Loop
 from zootomy.learners.run import build_learner
 from zootomy.learners.run_config import RunConfig, read_yaml
@@ -37,6 +37,9 @@ from zootomy.monitor import RunLog, SampleLog, Screen
 from zootomy.tasks import make_task
 
 DEMO = Path(__file__).parent.parent / "examples" / "demo.yaml"
+RECORDING = "recording"
+STEP = "a step of the learner"  # its mark in the recording
+COMPILING = 4  # steps before, in which each program is compiled
 # Hidden size, layers, width of the MLP: 0.8 and 10.5 million parameters with heads of 32 and 64.
 SIZES = {"0.8M": (128, 4, 384, 32), "10M": (384, 6, 1152, 64)}
 
@@ -47,7 +50,7 @@ class Arguments:
 
     Attributes:
         sizes: models.
-        steps: measured steps, of which the median counts.
+        steps: steps with a clock, and as many recorded; the median counts.
         tokens: longest completion.
     """
 
@@ -56,44 +59,73 @@ class Arguments:
     tokens: int = 32
 
 
-class Clock:
-    """Adds up the time in wrapped functions, until their results are there."""
+class Part(NamedTuple):
+    """A step in a recording, in seconds.
 
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] = defaultdict(float)
+    Attributes:
+        whole: of the step.
+        idle: no device computed.
+        dispatch: of that, a program was being started.
+    """
 
-    def around(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The same function, timed under a name."""
+    whole: float
+    idle: float
+    dispatch: float
 
-        def timed(*arguments: Any, **options: Any) -> Any:
-            began = time.perf_counter()
-            result = jax.block_until_ready(function(*arguments, **options))
-            self.seconds[name] += time.perf_counter() - began
-            return result
 
-        return timed
+Spans = list[tuple[float, float]]
 
-    def around_each(
-        self, name: str, function: Callable[..., Iterable[Any]]
-    ) -> Callable[..., Iterator[Any]]:
-        """The same generator function, with the time until each item is there under a name."""
 
-        def timed(*arguments: Any, **options: Any) -> Iterator[Any]:
-            items = iter(function(*arguments, **options))
-            while True:
-                began = time.perf_counter()
-                item = next(items, None)
-                self.seconds[name] += time.perf_counter() - began
-                if item is None:
-                    return
-                yield item
+class Recording(NamedTuple):
+    """What `jax.profiler` wrote down, each a list of (begin, end) in ns.
 
-        return timed
+    Attributes:
+        steps: those that were marked.
+        computing: programs under way on the devices.
+        starting: programs being started on the host.
+    """
 
-    def take(self) -> dict[str, float]:
-        """The times since the last call."""
-        taken, self.seconds = dict(self.seconds), defaultdict(float)
-        return taken
+    steps: Spans
+    computing: Spans
+    starting: Spans
+
+    @classmethod
+    def read(cls, folder: Path) -> Recording:
+        """Of a folder that a recording was written to."""
+        found = cls([], [], [])
+        (file,) = folder.rglob("*.xplane.pb")
+        for plane in ProfileData.from_file(str(file)).planes:
+            for line in plane.lines:
+                device = plane.name.startswith("/device:") or line.name.startswith("tf_XLA")
+                for event in line.events:
+                    span = event.start_ns, event.end_ns
+                    # Small programs run in the thread that starts them.
+                    if device or event.name.startswith("ThunkExecutor::Execute"):
+                        found.computing.append(span)
+                    elif event.name.startswith("PjitFunction"):
+                        found.starting.append(span)
+                    elif event.name == STEP:
+                        found.steps.append(span)
+        return found
+
+    def parts(self) -> list[Part]:
+        """The steps in parts."""
+        found = []
+        for begin, end in self.steps:
+            idle = end - begin - covered(self.computing, begin, end)
+            neither = end - begin - covered([*self.computing, *self.starting], begin, end)
+            found.append(Part((end - begin) / 1e9, idle / 1e9, (idle - neither) / 1e9))
+        return found
+
+
+def covered(spans: Spans, begin: float, end: float) -> float:
+    """How much of the time from begin to end lies in any of the spans."""
+    total, reached = 0.0, begin
+    for first, last in sorted(spans):
+        first, last = max(first, reached), min(last, end)
+        total += max(0.0, last - first)
+        reached = max(reached, last)
+    return total
 
 
 def configured(arguments: Arguments, folder: Path) -> tuple[z.Algorithm, RunConfig]:
@@ -101,10 +133,15 @@ def configured(arguments: Arguments, folder: Path) -> tuple[z.Algorithm, RunConf
     algorithm, config = read_yaml(DEMO)
     rollout = replace(config.rollout, max_new_tokens=arguments.tokens)
     batch = replace(config.batch, full=8)
-    optimizer = replace(config.optimizer, schedule="constant", warmup_steps=0)
+    # Next to nothing is learned, so that all steps sample completions of like lengths.
+    optimizer = replace(config.optimizer, schedule="constant", warmup_steps=0, learning_rate=1e-9)
     config = replace(config, optimizer=optimizer)
     config = replace(
-        config, rollout=rollout, batch=batch, steps=arguments.steps + 3, folder=str(folder)
+        config,
+        rollout=rollout,
+        batch=batch,
+        folder=str(folder),
+        steps=COMPILING + 2 * arguments.steps + 1,
     )
     # Nothing is evaluated, so no checkpoint has a score to be kept by.
     checkpoint = replace(config.checkpoint, keep_best=0)
@@ -125,33 +162,29 @@ def measured(size: str, arguments: Arguments, folder: Path) -> dict[str, Any]:
         )
     )  # fmt: skip
     parameters = sum(leaf.size for leaf in jax.tree.leaves(nnx.state(model, nnx.Param)))
-    clock = Clock()
-    original = passes.forward, passes.accumulate, TrainedModel.step
-    passes.forward = clock.around("log-probabilities", passes.forward)
-    passes.accumulate = clock.around("gradients", passes.accumulate)
-    TrainedModel.step = clock.around("optimizer", TrainedModel.step)  # type: ignore[method-assign]
-    try:
-        learner = build_learner(algorithm, config, task, model)
-        engine = learner.collector.engine
-        engine.stream = clock.around_each("sampling", engine.stream)
-        records = list(steps(learner, config, clock, folder))
-    finally:
-        passes.forward, passes.accumulate, TrainedModel.step = original  # type: ignore
-    shares = [1 - sum(times.values()) / total for total, times in records]
+    learner = build_learner(algorithm, config, task, model)
+    plain = record(learner, config, folder)
+    parts = Recording.read(folder / RECORDING).parts()
     return {
         "size": size,
         "parameters": parameters,
-        "step_seconds": statistics.median(total for total, _ in records),
-        "model_seconds": {
-            name: statistics.median(times[name] for _, times in records) for name in records[0][1]
-        },
-        "own_share": statistics.median(shares),
+        "step_seconds": statistics.median(plain),
+        "recorded_step_seconds": statistics.median(part.whole for part in parts),
+        "idle_seconds": statistics.median(part.idle for part in parts),
+        "of_that_dispatch": statistics.median(part.dispatch for part in parts),
+        "own_share": statistics.median(part.idle / part.whole for part in parts),
     }
 
 
-def steps(learner: Any, config: RunConfig, clock: Clock, folder: Path) -> Any:
-    """(seconds, seconds by program) of each step after the first two, with everything written."""
+def record(learner: Any, config: RunConfig, folder: Path) -> list[float]:
+    """Steps with everything written: first some that compile, some with a clock, then recorded.
+
+    Returns:
+        Seconds of each step with a clock alone.
+    """
     console = Console(file=io.StringIO())
+    options = ProfileOptions()
+    options.python_tracer_level = 0
     with (
         Checkpoints(folder / "checkpoints") as checkpoints,
         Screen("overhead", config.steps, console=console) as screen,
@@ -160,14 +193,21 @@ def steps(learner: Any, config: RunConfig, clock: Clock, folder: Path) -> Any:
     ):
         samples = SampleLog(folder)
         loop = Loop(learner, config, screen, log, samples, checkpoints, telemetry)
-        for n in range(config.steps - 1):
-            clock.take()
+        # The last step of a run would save a checkpoint.
+        measured = (config.steps - 1 - COMPILING) // 2
+        for _ in range(COMPILING):
+            loop.step({})
+        plain = []
+        for _ in range(measured):
             began = time.perf_counter()
             loop.step({})
-            total = time.perf_counter() - began
-            if n >= 2:
-                yield total, clock.take()
+            plain.append(time.perf_counter() - began)
+        with jax.profiler.trace(str(folder / RECORDING), profiler_options=options):
+            for _ in range(measured):
+                with jax.profiler.TraceAnnotation(STEP):
+                    loop.step({})
         samples.close()
+    return plain
 
 
 def main(arguments: Arguments) -> None:

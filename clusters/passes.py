@@ -159,7 +159,7 @@ class Passes:
         lr = float(np.asarray(model.schedule(model.steps)))
         with model.placement.context():
             report = model.step(total)
-        results = jax.device_get(results)
+        results = to_host(results)
         if not report.applied:
             raise model.complain(report, _where(micros, [value for value, _ in results]))
         return UpdateResult(

@@ -251,8 +251,8 @@ class Gatherer:
 
     def _rollout_logp(self, collected: Collected) -> np.ndarray | None:
         """`[N, T]` the engine's log-probabilities; None from an engine that marks them NaN."""
-        logps = [one.logp for one in _all(collected)]
-        return None if any(np.isnan(logp).any() for logp in logps) else self._padded(logps)
+        logps = self._padded([one.logp for one in _all(collected)])
+        return None if np.isnan(logps).any() else logps
 
     def _padded(self, arrays: Sequence[np.ndarray], dtype: Any = np.float32) -> np.ndarray:
         """`[N, T]` of N arrays by token, 0 beyond a completion's end."""

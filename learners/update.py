@@ -9,6 +9,7 @@ import jax
 import numpy as np
 
 from ..clusters import Cluster, ModelOutputs, Role, Sequences
+from ..models import to_host
 from ..monitor import MetricAccumulator, Spans
 from ..registry import ZootomyError, describe
 from .algorithm import Algorithm
@@ -109,7 +110,7 @@ class Updater:
         shared = self.gather.shared() if self._with_head else {}
         totals = MetricAccumulator()
         experience, metrics = self._experience(rollouts, dict(coefficients))
-        for name, (total, weight) in jax.device_get(metrics).items():
+        for name, (total, weight) in to_host(metrics).items():
             totals.add_sum(name, total, weight)
         experience = jax.tree.map(np.asarray, experience)
         if rollouts.old_logp is not None and rollouts.rollout_logp is not None:

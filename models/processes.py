@@ -76,7 +76,9 @@ def to_host(tree: Any) -> Any:
     """The whole arrays in numpy, in every process; all of them must ask at the same place."""
     if several():
         tree = jax.tree.map(_whole, tree)
-    return jax.device_get(tree)
+    if jax.default_backend() == "cpu":
+        return jax.tree.map(np.asarray, tree)  # As `device_get`, in a tenth of its time.
+    return jax.device_get(tree)  # Which asks for all of them before it waits for the first.
 
 
 def everywhere() -> NamedSharding:

@@ -97,7 +97,7 @@ class Schedule:
 
     @property
     def steady(self) -> bool:
-        """Whether the next decoding follows from the last whatever its outcome: a share is to end.
+        """Whether what comes next is known whatever ends: decode until a share has ended.
 
         That stays so, since no completion comes any more and tokens only grow in number.
         """

@@ -77,7 +77,8 @@ class Run:
                 state = self._fill(state, batch)
             if schedule.busy:
                 if seen is None:
-                    state, seen = self._decode(weights, state, schedule.free_enough)
+                    enough = SHARE if schedule.steady else schedule.free_enough
+                    state, seen = self._decode(weights, state, enough)
                 following: Progress | None = None
                 if schedule.steady:
                     # Waits on the device, which need not wait for the host to look.

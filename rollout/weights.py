@@ -56,8 +56,8 @@ def replace_params(old: nnx.State, weights: Weights) -> nnx.State:
         ZootomyError: a parameter too many, missing, of another shape or not floating; the message
             names the first such path in the order of the paths.
     """
-    if isinstance(weights, nnx.State) and all_shared(old, weights):
-        return jax.tree.map(lambda x: x, weights)  # A tree of our own, of the caller's arrays.
+    if isinstance(weights, nnx.State) and (shared := as_they_are(old, weights)) is not None:
+        return shared
     given = named_params(weights)
     expected = named_params(old)
     adapters = named_params(nnx.filter_state(old, nnx.LoRAParam))
@@ -78,14 +78,16 @@ def replace_params(old: nnx.State, weights: Weights) -> nnx.State:
     return nnx.from_flat_state([(path, take(path, leaf)) for path, leaf in flat])
 
 
-def all_shared(old: nnx.State, weights: nnx.State) -> bool:
-    """Whether every array can be taken as it is: path by path it looks and lies like the old one.
+def as_they_are(old: nnx.State, weights: nnx.State) -> nnx.State | None:
+    """A tree of the caller's arrays, if path by path they look and lie like the old ones.
 
     The usual case of an engine beside its trainer, told without a name or a copy of any array.
     """
     mine, structure = jax.tree.flatten(old)
     given, other = jax.tree.flatten(weights)
-    return structure == other and all(map(_alike, mine, given))
+    if structure != other or not all(map(_alike, mine, given)):
+        return None
+    return jax.tree.unflatten(structure, given)
 
 
 def _alike(mine: jax.Array, given: Any) -> bool:

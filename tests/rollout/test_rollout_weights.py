@@ -12,7 +12,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from zootomy import ZootomyError
 from zootomy.models import PRESETS, make_model
 from zootomy.rollout import Request, RolloutConfig, VanillaEngine
-from zootomy.rollout.weights import all_shared, named_params
+from zootomy.rollout.weights import as_they_are, named_params
 
 CONFIG = RolloutConfig(max_prompt_tokens=8, max_new_tokens=6, temperature=0.0)
 REQUESTS = [Request((3, 1, 4), n=1), Request((1, 5), n=2)]
@@ -86,7 +86,7 @@ def test_weights_are_shared_and_other_dtypes_are_cast(engine):
 def test_a_state_that_lies_alike_is_taken_array_by_array_or_not_at_all(engine):
     mine = engine._params
     given = jax.tree.map(lambda x: jax.device_put(x + 1.0, x.sharding), mine)
-    assert all_shared(mine, given)
+    assert as_they_are(mine, given) is not None
     engine.update_weights(given, 1)
     for ours, theirs in zip(*map(jax.tree.leaves, (engine._params, given)), strict=True):
         assert ours is theirs
@@ -95,11 +95,11 @@ def test_a_state_that_lies_alike_is_taken_array_by_array_or_not_at_all(engine):
     away = jax.device_put(given, jax.devices()[1])
     unbound = jax.tree.map(lambda x: jnp.asarray(np.asarray(x)), given)
     for other in (half, away, unbound):
-        assert not all_shared(mine, other)
+        assert as_they_are(mine, other) is None
         engine.update_weights(other, 2)
-        assert all_shared(mine, engine._params)
+        assert as_they_are(mine, engine._params) is not None
     # Shapes are compared, not only paths.
-    assert not all_shared(mine, jax.tree.map(lambda x: x[:-1], given))
+    assert as_they_are(mine, jax.tree.map(lambda x: x[:-1], given)) is None
 
 
 def test_weights_on_other_devices_come_to_the_engines_and_compile_nothing(engine, caplog):
