@@ -32,7 +32,7 @@ class StepReport(NamedTuple):
     """What an optimizer step found.
 
     Attributes:
-        applied: whether the step was taken: all below is finite.
+        applied: whether the step is taken: all below is finite.
         grad_norm: global norm of the gradient before clipping.
         loss: of the whole mini-batch.
         finite_gradients: like the parameters, whether each is finite.
@@ -165,26 +165,30 @@ def first_state(optimizer: optax.GradientTransformation, params: Any) -> Any:
     return jax.tree.map(jnp.copy, optimizer.init(widened(params)))
 
 
-def _step(
-    optimizer: optax.GradientTransformation,
-    params: Any,
-    optimizer_state: Any,
-    total: Total,
-) -> tuple[Any, Any, StepReport]:
+@functools.partial(QuickJit, static_argnames=("optimizer",))
+def look(
+    optimizer: optax.GradientTransformation, params: Any, optimizer_state: Any, total: Total
+) -> StepReport:
+    """What a step would do, before it is taken: nothing is written that others could read.
+
+    Apart from the step itself, which then has nothing to choose: what it makes goes straight to
+    where the old values lie, and the updates of all parameters need not be held at once.
+    """
     gradients = total.gradients
     grad_norm = optax.tree.norm(gradients)
-    updates, new_state = optimizer.update(gradients, optimizer_state, widened(params))
+    updates, _ = optimizer.update(gradients, optimizer_state, widened(params))
     finite_gradients = jax.tree.map(_finite, gradients)
     finite_updates = jax.tree.map(_finite, updates)
     flags = [*jax.tree.leaves(finite_gradients), *jax.tree.leaves(finite_updates)]
     applied = jnp.isfinite(total.loss) & jnp.isfinite(grad_norm) & jnp.stack(flags).all()
+    return StepReport(applied, grad_norm, total.loss, finite_gradients, finite_updates)
 
-    def choose(new: Any, old: Any) -> Any:
-        return jax.tree.map(lambda n, o: jnp.where(applied, n, o), new, old)
 
-    new_params = choose(optax.apply_updates(params, updates), params)
-    report = StepReport(applied, grad_norm, total.loss, finite_gradients, finite_updates)
-    return new_params, choose(new_state, optimizer_state), report
+def _step(
+    optimizer: optax.GradientTransformation, params: Any, optimizer_state: Any, gradients: Any
+) -> tuple[Any, Any]:
+    updates, state = optimizer.update(gradients, optimizer_state, widened(params))
+    return optax.apply_updates(params, updates), state
 
 
 def widened(params: Any) -> Any:
@@ -198,7 +202,7 @@ def _finite(x: jax.Array) -> jax.Array:
 
 @functools.cache
 def step_program(*, keep_params: bool, keep_optimizer: bool) -> Callable[..., Any]:
-    """An optimizer step, not taken if anything is not finite.
+    """An optimizer step, compiled.
 
     Args:
         keep_params: leave the old parameters to others that hold them (engine, reference); else
@@ -206,9 +210,9 @@ def step_program(*, keep_params: bool, keep_optimizer: bool) -> Callable[..., An
         keep_optimizer: likewise for the optimizer's state (a checkpoint that is being written).
 
     Returns:
-        `(optimizer, params, optimizer_state, total) -> (params, optimizer_state, StepReport)`.
+        `(optimizer, params, optimizer_state, gradients) -> (params, optimizer_state)`.
     """
-    donated = ["total"] if keep_params else ["params"]
+    donated = ["gradients"] if keep_params else ["params"]
     if not keep_optimizer:
         donated.append("optimizer_state")
     return jax.jit(
@@ -217,3 +221,32 @@ def step_program(*, keep_params: bool, keep_optimizer: bool) -> Callable[..., An
         donate_argnames=donated,
         compiler_options=quick(),
     )
+
+
+def take_step(
+    optimizer: optax.GradientTransformation,
+    params: Any,
+    optimizer_state: Any,
+    total: Total,
+    *,
+    keep_params: bool,
+    keep_optimizer: bool,
+) -> tuple[Any, Any, StepReport]:
+    """An optimizer step, not taken if anything is not finite.
+
+    Args:
+        optimizer: what turns gradients into updates.
+        params: old parameters.
+        optimizer_state: old state.
+        total: gradients and loss; it is used up if the step is taken.
+        keep_params: as of `step_program`.
+        keep_optimizer: as of `step_program`.
+
+    Returns:
+        Parameters and state after the step, or the very ones given, and what was found.
+    """
+    report = look(optimizer, params, optimizer_state, total)
+    if bool(report.applied):
+        program = step_program(keep_params=keep_params, keep_optimizer=keep_optimizer)
+        params, optimizer_state = program(optimizer, params, optimizer_state, total.gradients)
+    return params, optimizer_state, report

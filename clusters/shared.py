@@ -10,7 +10,7 @@ import optax
 from ..models import Decoder, PolicyWithValue, in_place
 from .naming import from_named, named_leaves
 from .optimizer import OptimizerConfig, make_optimizer, make_schedule
-from .programs import StepReport, Total, step_program
+from .programs import StepReport, Total, take_step
 from .roles import Role
 from .sharding import Placement, like_params
 from .trained import NonFiniteError, TrainedModel, check_horizon
@@ -135,11 +135,13 @@ class SharedActor(TrainedModel):
 
     def step_head(self, total: Total) -> StepReport:
         """One optimizer step of the value head alone; the backbone's arrays stay the same ones."""
-        program = step_program(keep_params=self._params_lent, keep_optimizer=self._optimizer_lent)
         places = self.optimizer_shardings[HEAD]
         state = in_place(self.optimizer_state[HEAD], places)
         own = Total(total.gradients[HEAD], total.loss)
-        head, state, report = program(self.head_optimizer, self.params[HEAD], state, own)
+        head, state, report = take_step(
+            self.head_optimizer, self.params[HEAD], state, own,
+            keep_params=self._params_lent, keep_optimizer=self._optimizer_lent,
+        )  # fmt: skip
         head = in_place(head, self.shardings[HEAD])
         self.params = _joined(self.params, {POLICY: self.params[POLICY], HEAD: head})
         self.optimizer_state = {**self.optimizer_state, HEAD: in_place(state, places)}

@@ -16,7 +16,7 @@ from ..models import from_host, has_adapters, in_place, quick, trained_part
 from ..registry import ZootomyError
 from .naming import named_leaves, same_structure
 from .optimizer import OptimizerConfig, make_optimizer, make_schedule
-from .programs import StepReport, Total, first_state, step_program
+from .programs import StepReport, Total, first_state, look, step_program, take_step
 from .roles import Role
 from .sharding import HOST, Placement, like_params, on_host
 from .structure import Structure
@@ -244,27 +244,29 @@ class TrainedModel(RoleModel):
     def _compile_step(self, params: Any, optimizer_state: Any) -> None:
         with self.placement.context():
             total = jax.eval_shape(self._zeros)
-            self._program().lower(self.optimizer, params, optimizer_state, total).compile()
+            before = self.optimizer, params, optimizer_state
+            look.jitted.lower(*before, total).compile()
+            step_program(**self._kept()).lower(*before, total.gradients).compile()
 
-    def _program(self) -> Any:
+    def _kept(self) -> dict[str, bool]:
+        """What a step leaves as it is."""
         keep_params = self._params_lent or self._replaced
-        return step_program(keep_params=keep_params, keep_optimizer=self._optimizer_lent)
+        return {"keep_params": keep_params, "keep_optimizer": self._optimizer_lent}
 
     def step(self, total: Total) -> StepReport:
         """One optimizer step, unless something is not finite."""
         if self._ahead is not None:
             self._ahead.result()
-        program = self._program()
         # The optimizer's state comes now and not before, and leaves again at once.
         state = in_place(self.optimizer_state, self.optimizer_shardings)
-        params, state, report = program(self.optimizer, self.params, state, total)
+        params, state, report = take_step(self.optimizer, self.params, state, total, **self._kept())
         # Wherever the compiler left them; nothing moves where that is the right place.
         self.params = in_place(params, self.shardings)
         self.optimizer_state = in_place(state, self.optimizer_shardings)
         self._waiting = None
         self._park_optimizer()
-        self._params_lent = self._optimizer_lent = False
         if bool(report.applied):
+            self._params_lent = self._optimizer_lent = False
             self.steps += 1
         return report
 
