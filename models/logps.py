@@ -222,23 +222,23 @@ def token_stats(
             f"temperature must be positive, got {temperature}; greedy tokens are scored at 1"
         )
     flat = targets.reshape(-1)
+    kept = chunk is None and flat.size * kernel.shape[1] <= _LOGITS_KEPT
     cut = vocabulary_blocks and chunk is None
     block = _block_columns(flat.size, kernel.shape[1]) if cut else None
     if block:
-        options = BlockOptions(block, with_entropy, with_sum_pi_squared)
+        options = BlockOptions(block, with_entropy, with_sum_pi_squared, kept)
         wide = hidden.reshape(-1, hidden.shape[-1])
         found: Any = blocked_stats(
             wide, kernel, flat, jnp.asarray(temperature, jnp.float32), options
         )
         return TokenStats(*jax.tree.map(lambda x: x.reshape(targets.shape), found))
-    keep = chunk is None and flat.size * kernel.shape[1] <= _LOGITS_KEPT
     rows = chunk_rows(flat.shape[0], kernel.shape[1], chunk)
     stats = _token_stats(
         hidden.reshape(-1, hidden.shape[-1]),
         kernel,
         flat,
         jnp.asarray(temperature, jnp.float32),
-        _Options(rows, with_entropy, with_sum_pi_squared, keep),
+        _Options(rows, with_entropy, with_sum_pi_squared, kept),
     )
     return jax.tree.map(lambda x: x.reshape(targets.shape), stats)
 

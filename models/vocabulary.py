@@ -15,11 +15,15 @@ _LOWEST = -1e30
 
 
 class Options(NamedTuple):
-    """What is computed and how: the columns of a block, and which sums are wanted."""
+    """What is computed and how: the columns of a block, and which sums are wanted.
+
+    With `keep` all logits are kept for the backward pass, which otherwise computes them again.
+    """
 
     block: int
     entropy: bool
     squares: bool
+    keep: bool
 
 
 class Sums(NamedTuple):
@@ -44,16 +48,19 @@ def _blocks(vocab: int, block: int) -> int:
     return -(-vocab // block)
 
 
-def _logits(hidden, kernel, temperature, n, block):
-    """Logits of block n, its first column, and which of its columns no block before had.
+def _columns(hidden, kernel, n, block):
+    """Block n of the kernel, its first column, and which of its columns no block before had.
 
     The last block ends with the vocabulary, and overlaps the one before where it must.
     """
     vocab = kernel.shape[1]
     start = jnp.minimum(n * block, vocab - block)
     columns = jax.lax.dynamic_slice_in_dim(kernel, start, block, axis=1).astype(hidden.dtype)
-    z = einsum_float32("td,dv->tv", hidden, columns) / temperature
-    return z, columns, start, start + jnp.arange(block) >= n * block
+    return columns, start, start + jnp.arange(block) >= n * block
+
+
+def _logits(hidden, columns, temperature):
+    return einsum_float32("td,dv->tv", hidden, columns) / temperature
 
 
 def _add(sums: Sums, z, new, targets, start) -> Sums:
@@ -75,21 +82,23 @@ def _add(sums: Sums, z, new, targets, start) -> Sums:
     )
 
 
-def _forward(hidden, kernel, targets, temperature, options: Options):
+def _forward(hidden, kernel, targets, temperature, options: Options, *, keep: bool = False):
+    """What is wanted; each token's peak and log total; the logits of all blocks, or None."""
     tokens, block = hidden.shape[0], options.block
 
-    def step(n, sums):
-        z, _, start, new = _logits(hidden, kernel, temperature, n, block)
-        return _add(sums, z, new, targets, start)
+    def step(sums, n):
+        columns, start, new = _columns(hidden, kernel, n, block)
+        z = _logits(hidden, columns, temperature)
+        return _add(sums, z, new, targets, start), z if keep else None
 
     lowest, zero = jnp.full(tokens, _LOWEST, jnp.float32), jnp.zeros(tokens, jnp.float32)
     sums = Sums(lowest, zero, zero, zero, zero)
-    sums = jax.lax.fori_loop(0, _blocks(kernel.shape[1], block), step, sums)
+    sums, kept = jax.lax.scan(step, sums, jnp.arange(_blocks(kernel.shape[1], block)))
     log_total = jnp.log(sums.total)
     logp = (sums.target - sums.peak) - log_total
     entropy = log_total - sums.weighted / sums.total if options.entropy else None
     squares = sums.squares / sums.total**2 if options.squares else None
-    return (logp, entropy, squares), (sums.peak, log_total)
+    return (logp, entropy, squares), (sums.peak, log_total), kept
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(4,))
@@ -115,8 +124,8 @@ def blocked_stats(
 
 
 def _saved(hidden, kernel, targets, temperature, options):
-    stats, totals = _forward(hidden, kernel, targets, temperature, options)
-    return stats, (hidden, kernel, targets, temperature, stats, totals)
+    stats, totals, kept = _forward(hidden, kernel, targets, temperature, options, keep=options.keep)
+    return stats, (hidden, kernel, targets, temperature, stats, totals, kept)
 
 
 def logits_gradient(z, chosen, log_total, stats, cotangents):
@@ -149,12 +158,13 @@ def logits_gradient(z, chosen, log_total, stats, cotangents):
 
 
 def _backward(options, saved, cotangents):
-    hidden, kernel, targets, temperature, stats, (peak, log_total) = saved
+    hidden, kernel, targets, temperature, stats, (peak, log_total), kept = saved
     block = options.block
 
     def step(n, carry):
         d_hidden, d_kernel, d_temperature = carry
-        z, columns, start, new = _logits(hidden, kernel, temperature, n, block)
+        columns, start, new = _columns(hidden, kernel, n, block)
+        z = _logits(hidden, columns, temperature) if kept is None else kept[n]
         chosen = start + jnp.arange(block) == targets[:, None]
         dz = logits_gradient(z - peak[:, None], chosen, log_total, stats, cotangents)
         dz = jnp.where(new, dz, 0.0)

@@ -25,11 +25,12 @@ def dense(hidden, kernel, targets, temperature):
     return logp, -jnp.sum(p * logs, axis=1), jnp.sum(p * p, axis=1)
 
 
+@pytest.mark.parametrize("keep", [False, True])
 @pytest.mark.parametrize("block", [4, 5, 13])
-def test_equals_the_dense_head_in_value_and_gradient(block):
+def test_equals_the_dense_head_in_value_and_gradient(block, keep):
     """13 columns: blocks of 4 leave one for the last, which overlaps; 5 leave 3; 13 is one."""
     hidden, kernel, targets = given()
-    options = Options(block, True, True)
+    options = Options(block, True, True, keep)
     cotangents = tuple(jnp.linspace(a, 2.0, TOKENS) for a in (-1.0, 0.5, 0.1))
 
     def both(function):
@@ -46,11 +47,33 @@ def test_far_logits_stay_finite():
     """A peak that rises from block to block by hundreds: what came before counts for nothing."""
     kernel = jnp.asarray([[0.0, 500.0, 1000.0, 400.0]])
     logp, entropy, squares = blocked_stats(
-        jnp.ones((2, 1)), kernel, jnp.asarray([2, 1]), jnp.float32(1.0), Options(1, True, True)
+        jnp.ones((2, 1)),
+        kernel,
+        jnp.asarray([2, 1]),
+        jnp.float32(1.0),
+        Options(1, True, True, False),
     )
     np.testing.assert_allclose(logp, [0.0, -500.0])
     np.testing.assert_allclose(entropy, [0.0, 0.0])
     np.testing.assert_allclose(squares, [1.0, 1.0])
+
+
+def products(tokens, vocab):
+    def total(hidden, kernel):
+        found = token_stats(hidden, kernel, jnp.zeros(tokens, jnp.int32), vocabulary_blocks=True)
+        return jnp.sum(found.logp)
+
+    text = str(jax.make_jaxpr(jax.grad(total, argnums=(0, 1)))(
+        jax.ShapeDtypeStruct((tokens, 3), jnp.float32),
+        jax.ShapeDtypeStruct((3, vocab), jnp.float32),
+    ))  # fmt: skip
+    return text.count("dot_general")
+
+
+def test_up_to_64_mib_of_logits_are_kept_for_the_backward_pass():
+    """512 tokens of 32,768 are 2^24 logits: three products; one token more, and it takes four."""
+    assert products(512, 32_768) == 3
+    assert products(513, 32_768) == 4
 
 
 def peak_bytes(vocab, tokens, width, blocks):
