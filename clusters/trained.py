@@ -206,6 +206,7 @@ class TrainedModel(RoleModel):
 
     def model(self) -> Any:
         """The model with the present weights, which later steps leave as they are."""
+        self.wake()  # Before, since what it brings is nobody else's.
         self._params_lent = True
         return super().model()
 

@@ -77,8 +77,14 @@ def to_host(tree: Any) -> Any:
     if several():
         tree = jax.tree.map(_whole, tree)
     if jax.default_backend() == "cpu":
-        return jax.tree.map(np.asarray, tree)  # As `device_get`, in a tenth of its time.
+        return jax.tree.map(_fetched, tree)
     return jax.device_get(tree)  # Which asks for all of them before it waits for the first.
+
+
+def _fetched(x: Any) -> Any:
+    # A tenth of the time of `device_get`, which leaves random keys and plain numbers as they are.
+    plain = isinstance(x, jax.Array) and isinstance(x.dtype, np.dtype)
+    return np.asarray(x) if plain else jax.device_get(x)
 
 
 def everywhere() -> NamedSharding:

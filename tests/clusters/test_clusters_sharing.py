@@ -3,7 +3,9 @@
 import jax
 import numpy as np
 import pytest
+from flax import nnx
 from zootomy import ZootomyError
+from zootomy.clusters import NonFiniteError
 from zootomy.clusters.memory import held_bytes
 from zootomy.rollout import Request, RolloutConfig, SamplingParams
 
@@ -41,6 +43,31 @@ def test_colocated_roles_share_one_copy_until_the_first_step(kit, ragged):
     cluster.refresh_reference()
     arrays = cluster.state().arrays
     assert pointers(arrays["reference"]["params"]) == pointers(arrays["actor"]["params"])
+
+
+def test_what_others_hold_outlives_a_step_that_was_not_taken(kit, ragged):
+    """It makes no arrays of its own: the present ones are as lent after it as before."""
+    # In bfloat16 a step writes its parameters over the old ones, in float32 over the gradients.
+    cluster = kit.cluster(optimizer=kit.adam, role_to_dtype={"actor": "bfloat16"})
+    kit.update(cluster, ragged)
+    held = cluster.state().arrays
+    before = jax.tree.map(np.array, held)
+    with pytest.raises(NonFiniteError):
+        kit.update(cluster, ragged, scale=float("nan"))
+    assert pointers(cluster._actor.params) == pointers(held["actor"]["params"])
+    kit.update(cluster, ragged)
+    jax.tree.map(np.testing.assert_array_equal, before, jax.tree.map(np.array, held))
+
+
+def test_a_model_taken_from_one_that_waits_outlives_a_step(kit, ragged):
+    cluster = kit.cluster(
+        optimizer=kit.adam, role_to_dtype={"actor": "bfloat16"}, offload_to_cpu=("actor",)
+    )
+    assert not cluster._actor.awake
+    model = nnx.state(cluster._actor.model())
+    before = jax.tree.map(np.array, model)
+    kit.update(cluster, ragged)
+    jax.tree.map(np.testing.assert_array_equal, before, jax.tree.map(np.array, model))
 
 
 def test_weights_go_from_mesh_to_mesh_in_the_rollouts_dtype(kit, ragged):

@@ -3,11 +3,12 @@
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from zootomy.models import load_model, load_scalar_model, make_model, parameter_axes
+from zootomy.models import load_model, load_scalar_model, make_model, parameter_axes, to_host
 
 DATA = Path(__file__).parents[1] / "data" / "models"
 MESH = Mesh(np.array(jax.devices()[:4]).reshape(2, 2), ("fsdp", "tensor"))
@@ -60,3 +61,15 @@ def test_axes_of_a_stack_of_layers():
         parameter_axes(("mlp", "up_proj", "kernel"), 4)
     with pytest.raises(ValueError, match="parameter mine has no logical axes"):
         parameter_axes(("mine",), 1)
+
+
+def test_what_goes_to_the_host_is_what_it_was():
+    """Keys of optimizers with noise have no numbers of their own; a plain number is no array."""
+    key = jax.random.key(3)
+    found = to_host({"key": key, "half": jnp.ones(2, jnp.bfloat16), "plain": 2.5, "none": None})
+    assert found["key"] is not None
+    assert found["key"].dtype == key.dtype
+    np.testing.assert_array_equal(jax.random.key_data(found["key"]), [0, 3])
+    assert isinstance(found["half"], np.ndarray)
+    assert found["half"].dtype == jnp.bfloat16
+    assert (type(found["plain"]), found["plain"], found["none"]) == (float, 2.5, None)
