@@ -30,6 +30,8 @@ _UNSUPPORTED = {
     "schedule_free_sgd": "its weights for sampling differ from those it trains",
     "sophia": "it evaluates the loss during its step",
 }
+# Their updates are matrix products, many a parameter; all others go over each number once.
+_COSTLY = ("muon",)
 # These take a number, not a schedule.
 _CONSTANT_ONLY = ("rprop", "sm3")
 
@@ -74,6 +76,11 @@ class OptimizerConfig:
         if self.schedule not in get_args(Schedule):
             raise unknown_name("schedule", self.schedule, get_args(Schedule))
         _check_options(self)
+
+    @property
+    def costly(self) -> bool:
+        """Whether its updates cost as much as a good part of a backward pass."""
+        return self.name in _COSTLY
 
     def __hash__(self) -> int:
         return hash((self.name, self.learning_rate, self.schedule, self.warmup_steps))

@@ -165,23 +165,35 @@ def first_state(optimizer: optax.GradientTransformation, params: Any) -> Any:
     return jax.tree.map(jnp.copy, optimizer.init(widened(params)))
 
 
-@functools.partial(QuickJit, static_argnames=("optimizer",))
+@functools.partial(QuickJit, static_argnames=("optimizer", "keep"))
 def look(
-    optimizer: optax.GradientTransformation, params: Any, optimizer_state: Any, total: Total
-) -> StepReport:
+    optimizer: optax.GradientTransformation,
+    params: Any,
+    optimizer_state: Any,
+    total: Total,
+    keep: bool,
+) -> tuple[StepReport, tuple[Any, Any] | None]:
     """What a step would do, before it is taken: nothing is written that others could read.
 
     Apart from the step itself, which then has nothing to choose: what it makes goes straight to
     where the old values lie, and the updates of all parameters need not be held at once.
+
+    Args:
+        optimizer: what turns gradients into updates.
+        params: old parameters.
+        optimizer_state: old state.
+        total: gradients and loss.
+        keep: hand out the updates and the new state as well, which are too costly to make twice.
     """
     gradients = total.gradients
     grad_norm = optax.tree.norm(gradients)
-    updates, _ = optimizer.update(gradients, optimizer_state, widened(params))
+    updates, new_state = optimizer.update(gradients, optimizer_state, widened(params))
     finite_gradients = jax.tree.map(_finite, gradients)
     finite_updates = jax.tree.map(_finite, updates)
     flags = [*jax.tree.leaves(finite_gradients), *jax.tree.leaves(finite_updates)]
     applied = jnp.isfinite(total.loss) & jnp.isfinite(grad_norm) & jnp.stack(flags).all()
-    return StepReport(applied, grad_norm, total.loss, finite_gradients, finite_updates)
+    report = StepReport(applied, grad_norm, total.loss, finite_gradients, finite_updates)
+    return report, (updates, new_state) if keep else None
 
 
 def _step(
@@ -223,12 +235,28 @@ def step_program(*, keep_params: bool, keep_optimizer: bool) -> Callable[..., An
     )
 
 
+@functools.cache
+def apply_program(*, keep_params: bool) -> Callable[..., Any]:
+    """Updates that are there already, added: `(params, updates) -> params`, compiled.
+
+    Args:
+        keep_params: as of `step_program`.
+    """
+    donated = () if keep_params else ("params",)
+    return jax.jit(_apply, donate_argnames=donated, compiler_options=quick())
+
+
+def _apply(params: Any, updates: Any) -> Any:
+    return optax.apply_updates(params, updates)
+
+
 def take_step(
     optimizer: optax.GradientTransformation,
     params: Any,
     optimizer_state: Any,
     total: Total,
     *,
+    costly: bool,
     keep_params: bool,
     keep_optimizer: bool,
 ) -> tuple[Any, Any, StepReport]:
@@ -239,14 +267,36 @@ def take_step(
         params: old parameters.
         optimizer_state: old state.
         total: gradients and loss; it is used up if the step is taken.
+        costly: whether the updates are too costly to be made twice.
         keep_params: as of `step_program`.
         keep_optimizer: as of `step_program`.
 
     Returns:
         Parameters and state after the step, or the very ones given, and what was found.
     """
-    report = look(optimizer, params, optimizer_state, total)
-    if bool(report.applied):
+    report, made = look(optimizer, params, optimizer_state, total, keep=costly)
+    if not bool(report.applied):
+        return params, optimizer_state, report
+    if made is not None:
+        updates, optimizer_state = made
+        return apply_program(keep_params=keep_params)(params, updates), optimizer_state, report
+    program = step_program(keep_params=keep_params, keep_optimizer=keep_optimizer)
+    return *program(optimizer, params, optimizer_state, total.gradients), report
+
+
+def compile_step(
+    optimizer: optax.GradientTransformation,
+    params: Any,
+    optimizer_state: Any,
+    total: Any,
+    *,
+    costly: bool,
+    keep_params: bool,
+    keep_optimizer: bool,
+) -> None:
+    """Compile what `take_step` will call; the arguments may be shapes."""
+    before = optimizer, params, optimizer_state
+    look.jitted.lower(*before, total, keep=costly).compile()
+    if not costly:
         program = step_program(keep_params=keep_params, keep_optimizer=keep_optimizer)
-        params, optimizer_state = program(optimizer, params, optimizer_state, total.gradients)
-    return params, optimizer_state, report
+        program.lower(*before, total.gradients).compile()

@@ -81,6 +81,7 @@ class SharedActor(TrainedModel):
         self.head_schedule = make_schedule(head, head_steps)
         self.head_scheduled = head.schedule != "constant"
         self.head_total = head_steps
+        self._head_costly = head.costly
         self.head_steps = 0
         both = _for_both(make_optimizer(config, total_steps), self.head_optimizer)
         super().__init__(
@@ -139,7 +140,7 @@ class SharedActor(TrainedModel):
         state = in_place(self.optimizer_state[HEAD], places)
         own = Total(total.gradients[HEAD], total.loss)
         head, state, report = take_step(
-            self.head_optimizer, self.params[HEAD], state, own,
+            self.head_optimizer, self.params[HEAD], state, own, costly=self._head_costly,
             keep_params=self._params_lent, keep_optimizer=self._optimizer_lent,
         )  # fmt: skip
         head = in_place(head, self.shardings[HEAD])

@@ -16,7 +16,7 @@ from ..models import from_host, has_adapters, in_place, quick, trained_part
 from ..registry import ZootomyError
 from .naming import named_leaves, same_structure
 from .optimizer import OptimizerConfig, make_optimizer, make_schedule
-from .programs import StepReport, Total, first_state, look, step_program, take_step
+from .programs import StepReport, Total, compile_step, first_state, take_step
 from .roles import Role
 from .sharding import HOST, Placement, like_params, on_host
 from .structure import Structure
@@ -152,6 +152,7 @@ class TrainedModel(RoleModel):
         self.scheduled = config.schedule != "constant"
         self.optimizer = make_optimizer(config, total_steps) if optimizer is None else optimizer
         self.schedule = make_schedule(config, total_steps)
+        self._costly = config.costly
         self.optimizer_state = self._first_state()
         self.steps = 0
         like = jax.tree.map(lambda p: jax.ShapeDtypeStruct(p.shape, jnp.float32), self.params)
@@ -245,14 +246,15 @@ class TrainedModel(RoleModel):
     def _compile_step(self, params: Any, optimizer_state: Any) -> None:
         with self.placement.context():
             total = jax.eval_shape(self._zeros)
-            before = self.optimizer, params, optimizer_state
-            look.jitted.lower(*before, total).compile()
-            step_program(**self._kept()).lower(*before, total.gradients).compile()
+            compile_step(self.optimizer, params, optimizer_state, total, **self._ways())
 
-    def _kept(self) -> dict[str, bool]:
-        """What a step leaves as it is."""
-        keep_params = self._params_lent or self._replaced
-        return {"keep_params": keep_params, "keep_optimizer": self._optimizer_lent}
+    def _ways(self) -> dict[str, bool]:
+        """How a step is taken, and what it leaves as it is; see `take_step`."""
+        return {
+            "costly": self._costly,
+            "keep_params": self._params_lent or self._replaced,
+            "keep_optimizer": self._optimizer_lent,
+        }
 
     def step(self, total: Total) -> StepReport:
         """One optimizer step, unless something is not finite."""
@@ -260,7 +262,7 @@ class TrainedModel(RoleModel):
             self._ahead.result()
         # The optimizer's state comes now and not before, and leaves again at once.
         state = in_place(self.optimizer_state, self.optimizer_shardings)
-        params, state, report = take_step(self.optimizer, self.params, state, total, **self._kept())
+        params, state, report = take_step(self.optimizer, self.params, state, total, **self._ways())
         # Wherever the compiler left them; nothing moves where that is the right place.
         self.params = in_place(params, self.shardings)
         self.optimizer_state = in_place(state, self.optimizer_shardings)

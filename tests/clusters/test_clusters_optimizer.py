@@ -1,6 +1,7 @@
 """Optimizers by name and schedules that count optimizer steps."""
 
 import pickle
+import re
 
 import jax
 import jax.numpy as jnp
@@ -9,6 +10,7 @@ import optax
 import pytest
 from zootomy import ZootomyError
 from zootomy.clusters import OptimizerConfig, make_optimizer, make_schedule, optimizer_names
+from zootomy.clusters.programs import Total, take_step
 
 PARAMS = {"embed": jnp.ones((4, 3)), "kernel": jnp.full((3, 2), 0.5), "bias": jnp.zeros(2)}
 GRADS = jax.tree.map(lambda p: jnp.linspace(0.1, 1.0, p.size).reshape(p.shape), PARAMS)
@@ -44,6 +46,36 @@ def test_every_optimizer_takes_a_step(name):
     updates, _ = optimizer.update(GRADS, state, PARAMS)
     assert all(bool(jnp.isfinite(u).all()) for u in jax.tree.leaves(updates))
     assert any(bool((u != 0).any()) for u in jax.tree.leaves(updates))
+
+
+@pytest.mark.parametrize("name", optimizer_names())
+def test_updates_that_are_matrix_products_count_as_costly(name):
+    """They are made once a step, all others twice: to be looked at, and in place."""
+    config = OptimizerConfig(name=name, learning_rate=0.01)
+    optimizer = make_optimizer(config, 10)
+    program = jax.make_jaxpr(optimizer.update)(GRADS, optimizer.init(PARAMS), PARAMS)
+    # Two arrays multiplied to a number, as for some step sizes, are no such product.
+    matrix_product = re.search(r":f32\[\d+,[\d,]+\] = dot_general", str(program))
+    assert (matrix_product is not None) == config.costly
+
+
+@pytest.mark.parametrize("costly", [False, True])
+def test_a_step_is_that_of_optax_or_none(costly):
+    optimizer = make_optimizer(OptimizerConfig(learning_rate=0.1), 10)
+    params, state = jax.tree.map(jnp.copy, (PARAMS, optimizer.init(PARAMS)))
+    kept = {"costly": costly, "keep_params": True, "keep_optimizer": True}
+    broken = {**GRADS, "bias": jnp.asarray([1.0, jnp.nan])}
+    same, same_state, report = take_step(optimizer, params, state, Total(broken, 1.0), **kept)
+    assert not report.applied
+    assert same is params
+    assert same_state is state
+    assert [bool(report.finite_gradients[name]) for name in GRADS] == [True, True, False]
+    gradients = jax.tree.map(jnp.copy, GRADS)
+    new, after, report = take_step(optimizer, params, state, Total(gradients, 1.0), **kept)
+    updates, expected = optimizer.update(GRADS, state, PARAMS)
+    assert report.applied
+    for ours, theirs in ((new, optax.apply_updates(PARAMS, updates)), (after, expected)):
+        jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-6), ours, theirs)
 
 
 def test_it_is_optax_itself_with_clipping_before():
