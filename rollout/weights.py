@@ -95,6 +95,8 @@ def _alike(mine: jax.Array, given: Any) -> bool:
         isinstance(given, jax.Array)
         and given.committed
         and (given.shape, given.dtype) == (mine.shape, mine.dtype)
+        # Of a weak type, as `jnp.full(shape, 0.1)` is, it would have every program compiled again.
+        and given.weak_type == mine.weak_type
         and given.sharding == mine.sharding
     )
 

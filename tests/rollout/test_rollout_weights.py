@@ -90,11 +90,14 @@ def test_a_state_that_lies_alike_is_taken_array_by_array_or_not_at_all(engine):
     engine.update_weights(given, 1)
     for ours, theirs in zip(*map(jax.tree.leaves, (engine._params, given)), strict=True):
         assert ours is theirs
-    # Another dtype, another device, no device of its own (the next call would compile anew).
+    # Another dtype, another device; no device of its own, or a dtype that gives way to others (the
+    # next call would compile anew).
     half = jax.tree.map(lambda x: x.astype(jnp.bfloat16), given)
     away = jax.device_put(given, jax.devices()[1])
     unbound = jax.tree.map(lambda x: jnp.asarray(np.asarray(x)), given)
-    for other in (half, away, unbound):
+    weak = jax.tree.map(lambda x: jax.device_put(jnp.full(x.shape, 0.1), x.sharding), given)
+    assert jax.tree.leaves(weak)[0].weak_type
+    for other in (half, away, unbound, weak):
         assert as_they_are(mine, other) is None
         engine.update_weights(other, 2)
         assert as_they_are(mine, engine._params) is not None
