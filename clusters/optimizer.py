@@ -31,7 +31,7 @@ _UNSUPPORTED = {
     "sophia": "it evaluates the loss during its step",
 }
 # Their updates are matrix products, many a parameter; all others go over each number once.
-_COSTLY = ("muon",)
+_COSTLY = ("galore", "muon")
 # These take a number, not a schedule.
 _CONSTANT_ONLY = ("rprop", "sm3")
 
