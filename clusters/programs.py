@@ -184,6 +184,9 @@ def look(
         optimizer_state: old state.
         total: gradients and loss.
         keep: hand out the updates and the new state as well, which are too costly to make twice.
+
+    Returns:
+        What was found; updates and new state, or None.
     """
     gradients = total.gradients
     grad_norm = optax.tree.norm(gradients)
@@ -294,7 +297,7 @@ def compile_step(
     keep_params: bool,
     keep_optimizer: bool,
 ) -> None:
-    """Compile what `take_step` will call; the arguments may be shapes."""
+    """Compile what `take_step` calls, but for a mere sum; the arguments may be shapes."""
     before = optimizer, params, optimizer_state
     look.jitted.lower(*before, total, keep=costly).compile()
     if not costly:

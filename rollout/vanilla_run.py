@@ -143,15 +143,15 @@ class Run:
                 truncated=self._truncated,
             )
 
-    def _harvest(self, state: DecodeState | Progress) -> list[Finished]:
+    def _harvest(self, seen: Progress) -> list[Finished]:
         """Take finished completions out of their slots."""
         active, stopped, count, position = to_host(
-            (state.active, state.stopped, state.count, state.position)
+            (seen.active, seen.stopped, seen.count, seen.position)
         )
         done = self._schedule.update(active, position, count)
         if not done:
             return []
-        tokens, logps = to_host((state.tokens, state.logps))
+        tokens, logps = to_host((seen.tokens, seen.logps))
         found = []
         for slot, row in done:
             length = count[slot]
