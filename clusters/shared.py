@@ -10,7 +10,8 @@ import optax
 from ..models import Decoder, PolicyWithValue, in_place
 from .naming import from_named, named_leaves
 from .optimizer import OptimizerConfig, make_optimizer, make_schedule
-from .programs import StepReport, Total, take_step
+from .optimizer_step import StepReport, take_step
+from .programs import Total
 from .roles import Role
 from .sharding import Placement, like_params
 from .trained import NonFiniteError, TrainedModel, check_horizon

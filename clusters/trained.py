@@ -16,7 +16,8 @@ from ..models import from_host, has_adapters, in_place, quick, trained_part
 from ..registry import ZootomyError
 from .naming import named_leaves, same_structure
 from .optimizer import OptimizerConfig, make_optimizer, make_schedule
-from .programs import StepReport, Total, compile_step, first_state, take_step
+from .optimizer_step import StepReport, compile_step, first_state, take_step
+from .programs import Total
 from .roles import Role
 from .sharding import HOST, Placement, like_params, on_host
 from .structure import Structure
@@ -158,8 +159,7 @@ class TrainedModel(RoleModel):
         like = jax.tree.map(lambda p: jax.ShapeDtypeStruct(p.shape, jnp.float32), self.params)
 
         def zeros() -> Total:
-            gradients = jax.tree.map(lambda p: jnp.zeros(p.shape, p.dtype), like)
-            return Total(gradients, jnp.zeros((), jnp.float32))
+            return Total(jax.tree.map(jnp.zeros_like, like), jnp.zeros((), jnp.float32))
 
         # One program: an array at a time, this takes a tenth of the step of a small model.
         everywhere: Any = placement.replicated
@@ -234,8 +234,8 @@ class TrainedModel(RoleModel):
     def compile_ahead(self) -> None:
         """Compile the optimizer's step in a thread beside what runs now; later calls do nothing.
 
-        It is the largest program of a small model, and nothing of it depends on a batch. Roles that
-        wait on the host, and several processes, which compile in step, do without.
+        Nothing of it depends on a batch. Roles that wait on the host do without, and processes,
+        which compile in step.
         """
         alone = jax.process_count() == 1 and not (self.offload or self.offload_optimizer)
         if alone and self._ahead is None:

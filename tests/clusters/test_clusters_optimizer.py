@@ -10,7 +10,8 @@ import optax
 import pytest
 from zootomy import ZootomyError
 from zootomy.clusters import OptimizerConfig, make_optimizer, make_schedule, optimizer_names
-from zootomy.clusters.programs import Total, take_step
+from zootomy.clusters.optimizer_step import take_step
+from zootomy.clusters.programs import Total
 
 PARAMS = {"embed": jnp.ones((4, 3)), "kernel": jnp.full((3, 2), 0.5), "bias": jnp.zeros(2)}
 GRADS = jax.tree.map(lambda p: jnp.linspace(0.1, 1.0, p.size).reshape(p.shape), PARAMS)
