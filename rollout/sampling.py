@@ -11,7 +11,8 @@ min-p. Tokens tied with the last one kept are kept too, so top-k may keep more t
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -22,6 +23,7 @@ from .types import SamplingParams
 BLOCK = 128  # tokens of the vocabulary summed together before the second draw
 STOP_SLOTS = 8  # stop ids are padded to a multiple of this, so their number compiles nothing
 _INFINITY_BITS = 0x7F800000
+_Choice: TypeAlias = Callable[[jax.Array], jax.Array]  # [S, n] to [S] int32, one of n
 
 
 class SamplingArrays(NamedTuple):
@@ -94,12 +96,13 @@ def noise_ahead(keys: jax.Array, capacity: int) -> jax.Array:
 def sample(
     logits: jax.Array, noise: jax.Array, sampling: SamplingArrays, *, truncated: bool
 ) -> tuple[jax.Array, jax.Array]:
-    """Draw a token a row; its log-probability is that of the distribution drawn from.
+    """Draw a token a column; its log-probability is that of the distribution drawn from.
 
         d = (max logits - logits) / temperature;  keep d <= bound;  p = exp(-d) / sum_kept exp(-d)
 
     Args:
-        logits: `[S, V]` float32.
+        logits: `[V, S]` float32, a column for each row of the batch, as products over columns give
+            them: to turn a large vocabulary around takes as long as all passes over it.
         noise: `[S, 2]` float32 in (0, 1).
         sampling: temperature 0 takes the most likely token and reports its logp at temperature 1.
         truncated: static; False leaves top-k and top-p out of the program.
@@ -108,20 +111,25 @@ def sample(
         tokens `[S]` int32, logp `[S]` float32.
     """
     greedy = sampling.temperature == 0
-    top = jnp.max(logits, axis=-1, keepdims=True)
-    distance = (top - logits) / jnp.where(greedy, 1.0, sampling.temperature)
-    bound = -jnp.log(sampling.min_p) * jnp.ones(len(logits))
+    blocks = _in_blocks(logits, -jnp.inf)
+    tallest = _once(jnp.max(blocks, axis=1))
+    top = jnp.max(tallest, axis=0)
+    temperature = jnp.where(greedy, 1.0, sampling.temperature)
+    distance = (top - blocks) / temperature
+    bound = -jnp.log(sampling.min_p) * jnp.ones_like(top)
     if truncated:
         top_k, top_p = jnp.asarray(sampling.top_k), jnp.asarray(sampling.top_p)
-        bound = jnp.minimum(bound, _order_bound(distance, top_k, top_p))
-    weight = jnp.where(distance <= bound[:, None], jnp.exp(-distance), 0.0)
+        rows = distance.reshape(-1, len(top)).T
+        bound = jnp.minimum(bound, _order_bound(rows, top_k, top_p))
+    weight = jnp.where(distance <= bound, jnp.exp(-distance), 0.0)
+    mass = _once(weight.sum(axis=1))
     tokens = jax.lax.cond(
         greedy,
-        lambda: jnp.argmax(logits, axis=-1).astype(jnp.int32),
-        lambda: draw(weight, noise),
+        lambda: _pick(tallest, blocks, (_first_largest, _first_largest)),
+        lambda: _pick(mass, weight, _inverses(noise)),
     )
-    picked = jnp.take_along_axis(distance, tokens[:, None], axis=1)[:, 0]
-    return tokens, -picked - jnp.log(weight.sum(axis=-1))
+    picked = jnp.take_along_axis(logits, tokens[None], axis=0)[0]
+    return tokens, (picked - top) / temperature - jnp.log(mass.sum(axis=0))
 
 
 def draw(weight: jax.Array, noise: jax.Array) -> jax.Array:
@@ -131,17 +139,42 @@ def draw(weight: jax.Array, noise: jax.Array) -> jax.Array:
     the weights, and float32 sums over few terms. A weight of zero is never drawn.
 
     Args:
-        weight: `[S, V]` float32, not negative, at least one positive a row.
+        weight: `[V, S]` float32, not negative, at least one positive a column.
         noise: `[S, 2]` float32 in (0, 1).
 
     Returns:
         `[S]` int32.
     """
-    rows, vocabulary = weight.shape
-    blocks = jnp.pad(weight, ((0, 0), (0, -vocabulary % BLOCK))).reshape(rows, -1, BLOCK)
-    block = _invert(blocks.sum(axis=-1), noise[:, 0])
-    inside = jnp.take_along_axis(blocks, block[:, None, None], axis=1)[:, 0]
-    return block * BLOCK + _invert(inside, noise[:, 1])
+    blocks = _in_blocks(weight, 0.0)
+    return _pick(blocks.sum(axis=1), blocks, _inverses(noise))
+
+
+def _in_blocks(columns: jax.Array, fill: float) -> jax.Array:
+    """`[V, S]` as `[blocks, BLOCK, S]`, the last block filled up."""
+    vocabulary, rows = columns.shape
+    padded = jnp.pad(columns, ((0, -vocabulary % BLOCK), (0, 0)), constant_values=fill)
+    return padded.reshape(-1, BLOCK, rows)
+
+
+def _once(by_block: jax.Array) -> jax.Array:
+    """Else what is made of it is made of the whole vocabulary, in a pass of its own."""
+    return jax.lax.optimization_barrier(by_block)
+
+
+def _pick(whole: jax.Array, blocks: jax.Array, choices: tuple[_Choice, _Choice]) -> jax.Array:
+    """A token a column: the first choice, among `whole` `[blocks, S]`, is that of its block."""
+    block = choices[0](whole.T)
+    inside = jnp.take_along_axis(blocks, block[None, None], axis=0)[0]
+    return block * BLOCK + choices[1](inside.T)
+
+
+def _first_largest(values: jax.Array) -> jax.Array:
+    return jnp.argmax(values, axis=-1).astype(jnp.int32)
+
+
+def _inverses(noise: jax.Array) -> tuple[_Choice, _Choice]:
+    first, second = noise.T
+    return lambda weight: _invert(weight, first), lambda weight: _invert(weight, second)
 
 
 def _invert(weight: jax.Array, uniform: jax.Array) -> jax.Array:

@@ -116,6 +116,10 @@ class Programs:
         head = column_head(model) if self._fused else model.head_kernel()
         return DecodeWeights(params, rest, head)
 
+    def _logits(self, hidden: jax.Array, head: jax.Array) -> jax.Array:
+        """`[S, D]` to `[V, S]`."""
+        return column_logits(hidden, head) if self._fused else head_logits(hidden, head).T
+
     def _read(
         self, params: nnx.State, tokens: jax.Array, lengths: jax.Array, *, chunk: int | None
     ) -> PromptBatch:
@@ -180,7 +184,7 @@ class Programs:
             keys=jnp.where(new, row_keys(call.seed, jnp.asarray(fill.owner)), state.keys),
         )
         noise = row_noise(state.keys, state.position + 1)
-        return spread(_append(state, prompts.logits[rows], noise, new, call, truncated=truncated))
+        return spread(_append(state, prompts.logits[rows].T, noise, new, call, truncated=truncated))
 
     def _grow(self, state: DecodeState, *, capacity: int) -> DecodeState:
         """The state with room for more tokens a slot: prompt and completion."""
@@ -216,7 +220,6 @@ class Programs:
         """
         self.compiled["decode"] += 1
         model = nnx.merge(self._decode_graph, weights.params, weights.rest)
-        logits_of = column_logits if self._fused else head_logits
         # For every place at once: a hash is a loop of small programs, which would cost every step.
         noise = spread(noise_ahead(state.keys, state.cache.capacity))
 
@@ -232,7 +235,7 @@ class Programs:
         def step(state: DecodeState) -> DecodeState:
             hidden, cache = model(state.token[:, None], state.position[:, None], cache=state.cache)
             state = state._replace(cache=cache)
-            logits = logits_of(hidden[:, 0], weights.head)
+            logits = self._logits(hidden[:, 0], weights.head)
             here = jnp.take_along_axis(noise, state.position[:, None, None], 1, mode="clip")[:, 0]
             return spread(_append(state, logits, here, state.active, call, truncated=truncated))
 
@@ -249,7 +252,16 @@ def _append(
     *,
     truncated: bool,
 ) -> DecodeState:
-    """Sample the next token of the given rows, keep it with its logp, end what has ended."""
+    """Sample the next token of the given rows, keep it with its logp, end what has ended.
+
+    Args:
+        state: the slots.
+        logits: `[V, S]` float32.
+        noise: `[S, 2]` float32.
+        rows: `[S]` bool, which slots take part.
+        call: what the call chose.
+        truncated: static; see `sample`.
+    """
     token, logp = sample(logits, noise, call.sampling, truncated=truncated)
     stop = (token[:, None] == call.sampling.stop_ids).any(axis=1)
     count = state.count + rows

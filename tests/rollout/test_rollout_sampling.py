@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from zootomy.rollout import SamplingParams
 from zootomy.rollout.sampling import (
+    BLOCK,
     STOP_SLOTS,
     draw,
     noise_ahead,
@@ -29,9 +30,9 @@ def outcomes(logits, **settings):
     """Every token that evenly spread noise draws, with its share and logp."""
     sampling = params(**settings)
     uniforms = np.linspace(0.001, 0.999, 999, dtype=np.float32)
-    rows = jnp.broadcast_to(jnp.asarray(logits, jnp.float32), (len(uniforms), len(logits)))
+    columns = jnp.tile(jnp.asarray(logits, jnp.float32)[:, None], len(uniforms))
     noise = jnp.stack([jnp.full(len(uniforms), 0.5), uniforms], axis=1)
-    tokens, logp = _sample(rows, noise, sampling_arrays(sampling), truncated=sampling.truncated)
+    tokens, logp = _sample(columns, noise, sampling_arrays(sampling), truncated=sampling.truncated)
     tokens, logp = np.asarray(tokens), np.asarray(logp)
     found = {}
     for token in np.unique(tokens):
@@ -137,7 +138,9 @@ def test_agrees_with_a_sort(settings):
     logits = reference_case()
     sampling = params(**settings)
     noise = np.random.default_rng(1).uniform(LOW, HIGH, (len(logits), 2)).astype(np.float32)
-    tokens, logps = _sample(logits, noise, sampling_arrays(sampling), truncated=sampling.truncated)
+    tokens, logps = _sample(
+        logits.T, noise, sampling_arrays(sampling), truncated=sampling.truncated
+    )
     for row, token, logp in zip(logits, np.asarray(tokens), np.asarray(logps), strict=True):
         p = np.exp((row - row.max()).astype(np.float64) / sampling.temperature)
         p /= p.sum()
@@ -156,7 +159,7 @@ def test_agrees_with_a_sort(settings):
 def test_draw_inverts_the_cumulative_sum():
     # cumulative [1, 1, 3, 4] / 4: up to .25 token 0, up to .75 token 2, then 3; never token 1
     uniform = np.float32([LOW, 0.2, 0.249, 0.251, 0.5, 0.749, 0.751, HIGH])
-    weight = jnp.broadcast_to(jnp.float32([1, 0, 2, 1]), (len(uniform), 4))
+    weight = jnp.tile(jnp.float32([[1], [0], [2], [1]]), len(uniform))
     noise = jnp.stack([jnp.full(len(uniform), 0.5), uniform], axis=1)
     assert draw(weight, noise).tolist() == [0, 0, 0, 2, 2, 2, 3, 3]
 
@@ -164,21 +167,87 @@ def test_draw_inverts_the_cumulative_sum():
 @pytest.mark.parametrize("ends", [(LOW, LOW), (LOW, HIGH), (HIGH, LOW), (HIGH, HIGH)])
 @pytest.mark.parametrize("where", [(0, 299), (127, 128), (255, 256), (1, 2)])
 def test_draw_never_takes_a_weight_of_zero(ends, where):
-    weight = np.zeros((1, 300), np.float32)
-    weight[0, list(where)] = [1e-30, 3e-31]
+    weight = np.zeros((300, 1), np.float32)
+    weight[list(where), 0] = [1e-30, 3e-31]
     assert int(draw(jnp.asarray(weight), jnp.float32([ends]))[0]) in where
 
 
 def test_draw_of_a_large_vocabulary_has_the_right_shares():
     # Tokens 5, 200 and 700 of 1000 weigh 1, 2 and 5: 3 blocks, the others are empty.
     rows = 4000
-    weight = np.zeros((rows, 1000), np.float32)
-    weight[:, [5, 200, 700]] = [1, 2, 5]
+    weight = np.zeros((1000, rows), np.float32)
+    weight[[5, 200, 700]] = [[1], [2], [5]]
     noise = jnp.asarray(np.random.default_rng(0).uniform(LOW, HIGH, (rows, 2)), jnp.float32)
     tokens, counts = np.unique(np.asarray(draw(jnp.asarray(weight), noise)), return_counts=True)
     assert tokens.tolist() == [5, 200, 700]
     # three standard deviations of a share of 5/8 in 4000 draws: .023
     np.testing.assert_allclose(counts / rows, [1 / 8, 2 / 8, 5 / 8], atol=0.023)
+
+
+@functools.cache
+def wide_case():
+    """Columns of a vocabulary of 3 blocks, the last with 45 tokens, and the exact p of each."""
+    logits = np.random.default_rng(8).normal(size=(301, 5)).astype(np.float32) * 2
+    p = np.exp(logits.astype(np.float64) / 0.7)
+    return logits, p / p.sum(axis=0)
+
+
+def expected(p, noise):
+    """The two draws in float64: a block by its mass, then a token in it, and its probability."""
+    blocks = np.pad(p, (0, -len(p) % BLOCK)).reshape(-1, BLOCK)
+    mass = blocks.sum(axis=1)
+    block = np.searchsorted(np.cumsum(mass), noise[0])
+    inside = np.searchsorted(np.cumsum(blocks[block]) / mass[block], noise[1])
+    return block * BLOCK + inside, p[block * BLOCK + inside]
+
+
+@pytest.mark.parametrize("min_p", [0.0, 0.01])
+def test_a_vocabulary_of_several_blocks_is_drawn_by_two_inverses(min_p):
+    logits, p = wide_case()
+    p = np.where(p >= min_p * p.max(axis=0), p, 0)
+    p /= p.sum(axis=0)
+    arrays = sampling_arrays(params(temperature=0.7, min_p=min_p))
+    drawn = set()
+    for seed in range(40):
+        noise = np.random.default_rng(seed).uniform(LOW, HIGH, (5, 2)).astype(np.float32)
+        tokens, logp = _sample(logits, noise, arrays, truncated=False)
+        for column in range(5):
+            token, share = expected(p[:, column], noise[column])
+            assert int(tokens[column]) == token
+            assert float(logp[column]) == pytest.approx(np.log(share), abs=1e-5)
+            drawn.add(token // BLOCK)
+    assert drawn == {0, 1, 2}
+
+
+@pytest.mark.parametrize("ties", [(200, 131, 299), (256, 300), (127, 128), (0, 300)])
+def test_greedy_takes_the_first_of_tied_tokens_of_all_blocks(ties):
+    logits = wide_case()[0].copy()
+    logits[list(ties), 3] = 40.0
+    noise = jnp.full((5, 2), HIGH)
+    tokens, logp = _sample(logits, noise, sampling_arrays(params(temperature=0)), truncated=False)
+    assert tokens.tolist() == np.argmax(logits, axis=0).tolist()
+    assert int(tokens[3]) == min(ties)
+    assert float(logp[3]) == pytest.approx(-np.log(len(ties)), abs=1e-5)
+
+
+@pytest.mark.parametrize("uniform", [LOW, HIGH])
+def test_what_fills_the_last_block_up_is_never_drawn(uniform):
+    # 129 tokens: the second block holds one, and 127 that are none.
+    logits = np.full((129, 2), -1e4, np.float32)
+    logits[[128, 5], [0, 1]] = 0
+    arrays = sampling_arrays(params())
+    tokens, logp = _sample(logits, np.full((2, 2), uniform, np.float32), arrays, truncated=False)
+    assert tokens.tolist() == [128, 5]
+    np.testing.assert_allclose(logp, 0, atol=1e-6)
+
+
+def test_logits_that_are_not_numbers_give_a_token_of_the_vocabulary_and_no_logp():
+    for temperature in (0.0, 1.0):
+        arrays = sampling_arrays(params(temperature=temperature))
+        logits = np.full((130, 1), np.nan, np.float32)
+        token, logp = _sample(logits, np.full((1, 2), HIGH, np.float32), arrays, truncated=False)
+        assert 0 <= int(token[0]) < 130
+        assert np.isnan(logp[0])
 
 
 def test_a_logit_of_minus_infinity_is_never_drawn():

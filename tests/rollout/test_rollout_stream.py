@@ -212,7 +212,7 @@ def test_a_head_over_columns_is_the_same_function(model, tied):
     head = column_head(decoder)
     assert head.shape == (VOCABULARY, config.hidden_size)
     found = column_logits(hidden, head)
-    np.testing.assert_allclose(found, decoder.logits(hidden), rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(found, decoder.logits(hidden).T, rtol=1e-5, atol=1e-5)
     assert column_logits(hidden.astype(jnp.bfloat16), head).dtype == jnp.float32
 
 
