@@ -28,6 +28,7 @@ from ..models import (
 from ..models.cache import grow_cache, init_cache, take_rows
 from .sampling import noise_ahead, row_keys, row_noise, sample
 from .scheduler import FREE_SHARE
+from .sharing import SharingJit
 from .vanilla_state import (
     CallArrays,
     DecodeState,
@@ -68,7 +69,7 @@ class Programs:
         """Programs compiled so far, by name."""
         quickly = functools.partial(jax.jit, compiler_options=quick())
         self.empty_state = quickly(self._empty_state, static_argnames=("slots", "capacity"))
-        self.prepare = quickly(self._prepare)
+        self.prepare = SharingJit(self._prepare, quick())
         self.read = quickly(self._read, static_argnames="chunk")
         self.fill = quickly(self._fill, static_argnames="truncated", donate_argnames="state")
         self.grow = quickly(self._grow, static_argnames="capacity")
