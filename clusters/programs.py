@@ -27,7 +27,7 @@ class Total(NamedTuple):
     loss: jax.Array
 
 
-@functools.partial(QuickJit, static_argnames=("graph", "wanted", "split"))
+@functools.partial(QuickJit, wide_products=True, static_argnames=("graph", "wanted", "split"))
 def forward(
     graph: Structure,
     params: Any,
@@ -45,7 +45,9 @@ def forward(
     return _in_parts(one, rows, split.parts)
 
 
-@functools.partial(QuickJit, static_argnames=("graph", "function", "wanted", "split"))
+@functools.partial(
+    QuickJit, wide_products=True, static_argnames=("graph", "function", "wanted", "split")
+)
 def measure(
     graph: Structure,
     function: Callable[[ModelOutputs, Any, Any], dict[str, jax.Array]],

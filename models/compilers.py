@@ -30,18 +30,26 @@ class QuickJit:
 
     Args:
         function: what is compiled.
+        wide_products: whether its products are of many tokens and nothing else matters as much,
+            as in a pass without gradient: then they get the library that is best at them.
         options: of `jax.jit`.
     """
 
-    def __init__(self, function: Callable[..., Any], **options: Any):
+    def __init__(
+        self, function: Callable[..., Any], *, wide_products: bool = False, **options: Any
+    ):
         functools.update_wrapper(self, function)
         self._function = function
+        self._wide_products = wide_products
         self._options = options
 
     @functools.cached_property
     def jitted(self) -> Any:
         """What `jax.jit` makes of it."""
-        return jax.jit(self._function, compiler_options=quick(), **self._options)
+        options = quick()
+        if self._wide_products and options is not None:
+            options = {**options, **(fast_products() or {})}
+        return jax.jit(self._function, compiler_options=options, **self._options)
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         """Call the compiled function."""

@@ -74,12 +74,16 @@ def join_chunks(x: jax.Array, length: int) -> jax.Array:
     return jnp.swapaxes(x, 0, 1).reshape(-1, *x.shape[2:])[:length]
 
 
+def _tempered(logits, temperature):
+    return logits if temperature is None else logits / temperature
+
+
 def _chunk_forward(hidden, kernel, targets, temperature, options: _Options):
     """Statistics of one chunk; each row's peak and log total, and its tempered logits.
 
     The peak is taken off the logits before anything is summed, so that no digits are lost to it.
     """
-    tempered = head_logits(hidden, kernel) / temperature
+    tempered = _tempered(head_logits(hidden, kernel), temperature)
     peak = jnp.max(tempered, axis=-1)
     z = tempered - peak[:, None]
     log_total = jnp.log(jnp.sum(jnp.exp(z), axis=-1))
@@ -120,11 +124,12 @@ def _token_stats_bwd(options, residuals, cotangents):
         d_kernel, d_temperature = carry
         h, t, s, (peak, log_total), g, z = inputs
         if z is None:
-            z = head_logits(h, kernel_cast) / temperature
+            z = _tempered(head_logits(h, kernel_cast), temperature)
         chosen = jnp.arange(z.shape[-1]) == t[:, None]
         dz = logits_gradient(z - peak[:, None], chosen, log_total, s, g)
-        d_temperature = d_temperature - jnp.sum(dz * z) / temperature
-        d_logits = (dz / temperature).astype(h.dtype)
+        if temperature is not None:
+            d_temperature = d_temperature - jnp.sum(dz * z) / temperature
+        d_logits = _tempered(dz, temperature).astype(h.dtype)
         d_hidden = einsum_float32("cv,dv->cd", d_logits, kernel_cast)
         d_kernel = d_kernel + einsum_float32("cd,cv->dv", h, d_logits)
         return (d_kernel, d_temperature), d_hidden.astype(h.dtype)
@@ -138,7 +143,7 @@ def _token_stats_bwd(options, residuals, cotangents):
         join_chunks(d_hidden, hidden.shape[0]),
         d_kernel.astype(kernel.dtype),
         np.zeros(targets.shape, jax.dtypes.float0),
-        d_temperature,
+        None if temperature is None else d_temperature,
     )
 
 
@@ -221,25 +226,22 @@ def token_stats(
         raise ValueError(
             f"temperature must be positive, got {temperature}; greedy tokens are scored at 1"
         )
-    flat = targets.reshape(-1)
+    flat, wide = targets.reshape(-1), hidden.reshape(-1, hidden.shape[-1])
+    scale: jax.Array | None = jnp.asarray(temperature, jnp.float32)
+    if hidden.dtype == jnp.float32:
+        # Before the product there are D numbers a token to divide, behind it V. What has 16 bits
+        # would lose some.
+        wide, scale = wide / scale, None
     kept = chunk is None and flat.size * kernel.shape[1] <= _LOGITS_KEPT
     cut = vocabulary_blocks and chunk is None
     block = _block_columns(flat.size, kernel.shape[1]) if cut else None
     if block:
         options = BlockOptions(block, with_entropy, with_sum_pi_squared, kept)
-        wide = hidden.reshape(-1, hidden.shape[-1])
-        found: Any = blocked_stats(
-            wide, kernel, flat, jnp.asarray(temperature, jnp.float32), options
-        )
+        found: Any = blocked_stats(wide, kernel, flat, scale, options)
         return TokenStats(*jax.tree.map(lambda x: x.reshape(targets.shape), found))
     rows = chunk_rows(flat.shape[0], kernel.shape[1], chunk)
-    stats = _token_stats(
-        hidden.reshape(-1, hidden.shape[-1]),
-        kernel,
-        flat,
-        jnp.asarray(temperature, jnp.float32),
-        _Options(rows, with_entropy, with_sum_pi_squared, kept),
-    )
+    options = _Options(rows, with_entropy, with_sum_pi_squared, kept)
+    stats = _token_stats(wide, kernel, flat, scale, options)
     return jax.tree.map(lambda x: x.reshape(targets.shape), stats)
 
 

@@ -71,9 +71,65 @@ def products(tokens, vocab):
 
 
 def test_up_to_64_mib_of_logits_are_kept_for_the_backward_pass():
-    """512 tokens of 32,768 are 2^24 logits: three products; one token more, and it takes four."""
-    assert products(512, 32_768) == 3
+    """512 tokens of 32,768 are 2^24 logits, in 16 blocks of 2^20 that are written out.
+
+    Each takes three products. One token more, and a loop over the blocks takes four.
+    """
+    assert products(512, 32_768) == 16 * 3
     assert products(513, 32_768) == 4
+
+
+def test_a_float32_temperature_is_taken_before_the_product():
+    """All that divides has D or fewer numbers a token: z = (h / t) W, not (h W) / t."""
+
+    def total(hidden, kernel, temperature):
+        targets = jnp.zeros(7, jnp.int32)
+        found = token_stats(
+            hidden, kernel, targets, temperature=temperature, vocabulary_blocks=True
+        )
+        return jnp.sum(found.logp)
+
+    shapes = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((7, 3), (3, 16_400), ())]
+    narrow = [jax.ShapeDtypeStruct(x.shape, jnp.bfloat16) for x in shapes[:2]]
+    gradient = jax.grad(total, argnums=(0, 1, 2))
+    assert not divided(jax.make_jaxpr(gradient)(*shapes), 16_400)
+    assert divided(jax.make_jaxpr(gradient)(*narrow, shapes[2]), 16_400)
+
+
+def divided(jaxpr, width):
+    lines = [line for line in str(jaxpr).splitlines() if " div " in line]
+    return [line for line in lines if f"[7,{width}]" in line]
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+@pytest.mark.parametrize(("vocab", "tokens"), [(16_384, 1024), (16_385, 1023)])
+def test_a_cut_vocabulary_agrees_whether_its_logits_are_kept_or_not(vocab, tokens, dtype):
+    """16 blocks of 1,024 columns, or 15 of 1,025 and a rest, are kept; of 1,025 tokens none is."""
+    rng = np.random.default_rng(3)
+    kernel = jnp.asarray(rng.normal(size=(4, vocab)), dtype)
+
+    def found(tokens):
+        hidden = jnp.asarray(np.random.default_rng(4).normal(size=(1025, 4)), dtype)[:tokens]
+        targets = jnp.asarray(np.random.default_rng(5).integers(0, vocab, 1025))[:tokens]
+
+        def total(hidden, kernel, temperature):
+            stats = token_stats(
+                hidden, kernel, targets, temperature=temperature, with_entropy=True,
+                with_sum_pi_squared=True, vocabulary_blocks=True,
+            )  # fmt: skip
+            of_first = [x[:1000].sum() for x in stats]
+            return of_first[0] + 0.3 * of_first[1] + 0.2 * of_first[2], stats
+
+        gradient = jax.jit(jax.grad(total, argnums=(0, 1, 2), has_aux=True))
+        return gradient(hidden, kernel, jnp.float32(0.8))
+
+    (kept, kept_stats), (again, again_stats) = found(tokens), found(1025)
+    close = {"rtol": 2e-2, "atol": 1e-3} if dtype == jnp.bfloat16 else {"rtol": 1e-4, "atol": 1e-5}
+    for one, other in zip(kept_stats, again_stats, strict=True):
+        np.testing.assert_allclose(one[:1000], other[:1000], rtol=1e-5, atol=1e-6)
+    for one, other in zip(kept, again, strict=True):
+        rows = (slice(None, 1000),) if one.shape[:1] == (tokens,) else ()
+        np.testing.assert_allclose(np.float32(one[rows]), np.float32(other[rows]), **close)
 
 
 def peak_bytes(vocab, tokens, width, blocks):
