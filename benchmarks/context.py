@@ -50,6 +50,10 @@ class Bench:
         folder = self.work / f"model-{size.layers}x{size.hidden}-{size.vocab}"
         return str(cases.write_model(folder, size))
 
+    def shared_model(self, vocab: int) -> str:
+        """The folder of the shared model with a vocabulary."""
+        return self.model(cases.shape(vocab))
+
     def prompts(self, vocab: int, count: int = cases.PROMPTS) -> str:
         """A file of prompts."""
         path = self.work / f"prompts-{vocab}-{count}.npz"
@@ -74,7 +78,7 @@ class Bench:
         """
         try:
             child = self.children.start(name, variables)
-            answer = child.ask("setup", model=self.model(cases.shape(vocab)))
+            answer = child.ask("setup", model=self.shared_model(vocab))
         except PeerError as error:
             self._up[name, vocab] = error
             raise

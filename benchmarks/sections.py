@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -11,9 +10,9 @@ import counts
 from cases import COMPLETION, GROUP, PROMPT, PROMPTS
 from children import Child, Contestant, PeerError, interleave
 from context import Bench
+from first_steps import cold, kept_row
 from rows import OURS, Row, Target, cells, rate, seconds
 
-FIRST_STEP = 600.0  # seconds that a first step may take
 GENERATION = {"tunix": "tunix", "transformers": "torch", "vllm": "vllm"}
 DEFAULT_CACHE, DEFAULT_ROUNDS = 1024, 2  # Tunix's, in slots; it is slow
 
@@ -23,7 +22,7 @@ def step(bench: Bench, vocab: int) -> list[Row]:
     request = {"do": "grpo_step", **_sampled(bench, vocab)}
     contestants = {"tunix": "tunix", "trl": "torch"}
     parts = {
-        label: _cold(bench, label, name, vocab, request)
+        label: cold(bench, label, name, vocab, request)
         for label, name in {OURS: OURS, **contestants}.items()
         if name == OURS or name in bench.peers
     }
@@ -35,7 +34,7 @@ def step(bench: Bench, vocab: int) -> list[Row]:
     interleave(warm, bench.rounds)
     large = vocab == cases.LARGE_VOCAB
     targets = (Target(3.0 if large else 2.0, ("tunix",)), Target(2.0, ("trl",)))
-    cold = [one for one, _, _ in parts.values()]
+    first = [one for one, _, _ in parts.values()]
 
     def pick(index: int) -> dict[str, dict]:
         found = {}
@@ -57,10 +56,11 @@ def step(bench: Bench, vocab: int) -> list[Row]:
             vocab,
             "s",
             False,
-            cells(cold, seconds),
+            cells(first, seconds),
             targets=(Target(2.0, ("tunix",)),),
             notes=("a new process, no compiled programs kept; imports and loading not counted",),
         ),
+        *([] if large else [kept_row(bench, vocab, request)]),
         Row(
             "from the start of the process to the end of the first step", vocab, "s", False, pick(1)
         ),
@@ -74,27 +74,6 @@ def step(bench: Bench, vocab: int) -> list[Row]:
             notes=("resident, after two steps",),
         ),
     ]
-
-
-def _cold(
-    bench: Bench, label: str, name: str, vocab: int, request: dict
-) -> tuple[Contestant, float | None, float | None]:
-    """A first step in a new process, the time since its start, and its memory after two steps."""
-    began = time.perf_counter()
-    one = Contestant(label, None, request)
-    # Whatever the user's settings, no program comes from a cache.
-    variables = {"JAX_ENABLE_COMPILATION_CACHE": "0"}
-    try:
-        one.child = bench.start(name, vocab, variables)
-        one.answers.append(one.child.ask(**request, timeout=FIRST_STEP))
-        since_start = time.perf_counter() - began
-        one.child.ask(**request)
-        memory = one.child.ask("peak_memory")["mib"]
-    except PeerError as error:
-        one.failed = str(error)
-        return one, None, None
-    bench.say(f"    {label}: first step {one.answers[0]['seconds']:.1f} s, {memory:.0f} MiB")
-    return one, since_start, memory
 
 
 def generation(bench: Bench, vocab: int) -> list[Row]:

@@ -13,18 +13,24 @@ import jax
 # What JAX records when it begins to look for a program in the cache, and when it has it.
 _BEGINS = "/jax/compilation_cache/compile_requests_use_cache"
 _ENDS = "/jax/core/compile/backend_compile_duration"
+_WORTH_KEEPING = 0.1  # seconds of compilation
 
 
 def keep_compilations() -> None:
     """Keep compiled programs in the user's cache folder, so that a second run starts at once.
 
-    Nothing is changed where JAX has been given a folder, by `JAX_COMPILATION_CACHE_DIR` or in its
-    settings; an empty `JAX_COMPILATION_CACHE_DIR` keeps nothing.
+    Those are kept that took a tenth of a second, or what
+    `JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS` says. Nothing is changed where JAX has been given a
+    folder, by `JAX_COMPILATION_CACHE_DIR` or in its settings; an empty `JAX_COMPILATION_CACHE_DIR`
+    keeps nothing.
     """
     if "JAX_COMPILATION_CACHE_DIR" in os.environ or jax.config.values["jax_compilation_cache_dir"]:
         return
     home = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     jax.config.update("jax_compilation_cache_dir", str(Path(home) / "zootomy" / "xla"))
+    if "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS" not in os.environ:
+        # A run has a dozen programs, of which JAX would leave out those that took below a second.
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", _WORTH_KEEPING)
 
 
 @contextlib.contextmanager

@@ -5,12 +5,14 @@ import jax.numpy as jnp
 import pytest
 from zootomy.learners.compilation import compilations_told, keep_compilations
 
+LEAST = "jax_persistent_cache_min_compile_time_secs"
+
 
 @pytest.fixture
 def kept_in(monkeypatch, tmp_path):
     """Where programs are kept after `keep_compilations`, for what the settings said before."""
     name = "jax_compilation_cache_dir"
-    usual = jax.config.values[name]
+    usual, least = jax.config.values[name], jax.config.values[LEAST]
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR", raising=False)
 
@@ -21,10 +23,24 @@ def kept_in(monkeypatch, tmp_path):
 
     yield ask
     jax.config.update(name, usual)
+    jax.config.update(LEAST, least)
 
 
 def test_the_users_cache_folder_is_the_default(kept_in, tmp_path):
     assert kept_in(None) == str(tmp_path / "zootomy" / "xla")
+
+
+def test_what_took_a_tenth_of_a_second_is_kept_where_nobody_chose_otherwise(kept_in, monkeypatch):
+    """JAX's own bound is a second, below which most programs of a small model stay."""
+    jax.config.update(LEAST, 1.0)
+    kept_in("/elsewhere")
+    assert jax.config.values[LEAST] == 1.0
+    monkeypatch.setenv(LEAST.upper(), "1.0")
+    kept_in(None)
+    assert jax.config.values[LEAST] == 1.0
+    monkeypatch.delenv(LEAST.upper())
+    kept_in(None)
+    assert jax.config.values[LEAST] == 0.1
 
 
 def test_a_folder_that_was_chosen_stays(kept_in, monkeypatch):
