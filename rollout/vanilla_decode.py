@@ -21,6 +21,7 @@ from ..models import (
     column_head,
     column_logits,
     fast_products,
+    QuickJit,
     fuse,
     head_logits,
     quick,
@@ -70,7 +71,7 @@ class Programs:
         quickly = functools.partial(jax.jit, compiler_options=quick())
         self.empty_state = quickly(self._empty_state, static_argnames=("slots", "capacity"))
         self.prepare = SharingJit(self._prepare, quick())
-        self.read = quickly(self._read, static_argnames="chunk")
+        self.read = QuickJit(self._read, wide_products=True, static_argnames="chunk")
         self.fill = quickly(self._fill, static_argnames="truncated", donate_argnames="state")
         self.grow = quickly(self._grow, static_argnames="capacity")
         self.keep = quickly(self._keep)
