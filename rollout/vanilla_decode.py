@@ -18,10 +18,10 @@ from flax import nnx
 
 from ..models import (
     Decoder,
+    QuickJit,
     column_head,
     column_logits,
     fast_products,
-    QuickJit,
     fuse,
     head_logits,
     quick,
