@@ -13,14 +13,17 @@ import jax
 # What JAX records when it begins to look for a program in the cache, and when it has it.
 _BEGINS = "/jax/compilation_cache/compile_requests_use_cache"
 _ENDS = "/jax/core/compile/backend_compile_duration"
-_WORTH_KEEPING = 0.1  # seconds of compilation
+# Seconds of compilation from which on a program is kept: JAX's setting, its value, ours.
+_LEAST = "jax_persistent_cache_min_compile_time_secs"
+_USUAL_LEAST = 1.0
+_WORTH_KEEPING = 0.1
 
 
 def keep_compilations() -> None:
     """Keep compiled programs in the user's cache folder, so that a second run starts at once.
 
-    Those are kept that took a tenth of a second, or what
-    `JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS` says. Nothing is changed where JAX has been given a
+    Those are kept that took a tenth of a second, or what JAX was told to by
+    `JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS` or in its settings. Nothing is changed where JAX has been given a
     folder, by `JAX_COMPILATION_CACHE_DIR` or in its settings; an empty `JAX_COMPILATION_CACHE_DIR`
     keeps nothing.
     """
@@ -28,9 +31,10 @@ def keep_compilations() -> None:
         return
     home = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     jax.config.update("jax_compilation_cache_dir", str(Path(home) / "zootomy" / "xla"))
-    if "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS" not in os.environ:
+    chosen = _LEAST.upper() in os.environ or jax.config.values[_LEAST] != _USUAL_LEAST
+    if not chosen:
         # A run has a dozen programs, of which JAX would leave out those that took below a second.
-        jax.config.update("jax_persistent_cache_min_compile_time_secs", _WORTH_KEEPING)
+        jax.config.update(_LEAST, _WORTH_KEEPING)
 
 
 @contextlib.contextmanager

@@ -39,6 +39,10 @@ def test_what_took_a_tenth_of_a_second_is_kept_where_nobody_chose_otherwise(kept
     kept_in(None)
     assert jax.config.values[LEAST] == 1.0
     monkeypatch.delenv(LEAST.upper())
+    jax.config.update(LEAST, 30.0)
+    kept_in(None)
+    assert jax.config.values[LEAST] == 30.0
+    jax.config.update(LEAST, 1.0)
     kept_in(None)
     assert jax.config.values[LEAST] == 0.1
 
