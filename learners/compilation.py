@@ -22,10 +22,10 @@ _WORTH_KEEPING = 0.1
 def keep_compilations() -> None:
     """Keep compiled programs in the user's cache folder, so that a second run starts at once.
 
-    Those are kept that took a tenth of a second, or what JAX was told to by
-    `JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS` or in its settings. Nothing is changed where JAX has been given a
-    folder, by `JAX_COMPILATION_CACHE_DIR` or in its settings; an empty `JAX_COMPILATION_CACHE_DIR`
-    keeps nothing.
+    Those are kept that took a tenth of a second, or what JAX was told by
+    `JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS` or in its settings. Nothing is changed where it has
+    been given a folder, by `JAX_COMPILATION_CACHE_DIR` or in its settings; an empty
+    `JAX_COMPILATION_CACHE_DIR` keeps nothing.
     """
     if "JAX_COMPILATION_CACHE_DIR" in os.environ or jax.config.values["jax_compilation_cache_dir"]:
         return

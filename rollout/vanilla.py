@@ -150,7 +150,7 @@ class VanillaEngine:
 
         Nothing is compiled again, and no keys or values outlive a call. Arrays of the engine's
         dtype and sharding are shared with the caller, so a trainer that donates its parameters to
-        its next step sends the new ones before the next call.
+        its next step sends the new ones before the next call, and lets a stream that runs end.
         """
         if self._params is None:
             raise ZootomyError(CLOSED)
