@@ -111,7 +111,7 @@ def sample(
         tokens `[S]` int32, logp `[S]` float32.
     """
     greedy = sampling.temperature == 0
-    blocks = _in_blocks(logits, -jnp.inf)
+    blocks = in_blocks(logits, -jnp.inf)
     tallest = _once(jnp.max(blocks, axis=1))
     top = jnp.max(tallest, axis=0)
     temperature = jnp.where(greedy, 1.0, sampling.temperature)
@@ -126,30 +126,31 @@ def sample(
     tokens = jax.lax.cond(
         greedy,
         lambda: _pick(tallest, blocks, (_first_largest, _first_largest)),
-        lambda: _pick(mass, weight, _inverses(noise)),
+        lambda: draw(mass, weight, noise),
     )
     picked = jnp.take_along_axis(logits, tokens[None], axis=0)[0]
     return tokens, (picked - top) / temperature - jnp.log(mass.sum(axis=0))
 
 
-def draw(weight: jax.Array, noise: jax.Array) -> jax.Array:
+def draw(mass: jax.Array, weight: jax.Array, noise: jax.Array) -> jax.Array:
     """Index drawn in proportion to its weight, by the inverse of the cumulative sum.
 
     First a block of the vocabulary, then a token in it, each with its own uniform: one pass over
     the weights, and float32 sums over few terms. A weight of zero is never drawn.
 
     Args:
-        weight: `[V, S]` float32, not negative, at least one positive a column.
+        mass: `[blocks, S]` float32, sums of the weights of each block.
+        weight: `[blocks, BLOCK, S]` float32, not negative, at least one positive a column.
         noise: `[S, 2]` float32 in (0, 1).
 
     Returns:
         `[S]` int32.
     """
-    blocks = _in_blocks(weight, 0.0)
-    return _pick(blocks.sum(axis=1), blocks, _inverses(noise))
+    first, second = noise.T
+    return _pick(mass, weight, (lambda x: _invert(x, first), lambda x: _invert(x, second)))
 
 
-def _in_blocks(columns: jax.Array, fill: float) -> jax.Array:
+def in_blocks(columns: jax.Array, fill: float) -> jax.Array:
     """`[V, S]` as `[blocks, BLOCK, S]`, the last block filled up."""
     vocabulary, rows = columns.shape
     padded = jnp.pad(columns, ((0, -vocabulary % BLOCK), (0, 0)), constant_values=fill)
@@ -170,11 +171,6 @@ def _pick(whole: jax.Array, blocks: jax.Array, choices: tuple[_Choice, _Choice])
 
 def _first_largest(values: jax.Array) -> jax.Array:
     return jnp.argmax(values, axis=-1).astype(jnp.int32)
-
-
-def _inverses(noise: jax.Array) -> tuple[_Choice, _Choice]:
-    first, second = noise.T
-    return lambda weight: _invert(weight, first), lambda weight: _invert(weight, second)
 
 
 def _invert(weight: jax.Array, uniform: jax.Array) -> jax.Array:

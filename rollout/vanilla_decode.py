@@ -7,7 +7,6 @@ come from buckets. Everything a call may choose (temperature, lengths, stop ids,
 
 from __future__ import annotations
 
-import functools
 from collections import Counter
 from typing import Any
 
@@ -68,13 +67,12 @@ class Programs:
         self._max_new_tokens = max_new_tokens
         self.compiled: Counter[str] = Counter()
         """Programs compiled so far, by name."""
-        quickly = functools.partial(jax.jit, compiler_options=quick())
-        self.empty_state = quickly(self._empty_state, static_argnames=("slots", "capacity"))
+        self.empty_state = QuickJit(self._empty_state, static_argnames=("slots", "capacity"))
         self.prepare = SharingJit(self._prepare, quick())
         self.read = QuickJit(self._read, wide_products=True, static_argnames="chunk")
-        self.fill = quickly(self._fill, static_argnames="truncated", donate_argnames="state")
-        self.grow = quickly(self._grow, static_argnames="capacity")
-        self.keep = quickly(self._keep)
+        self.fill = QuickJit(self._fill, static_argnames="truncated", donate_argnames="state")
+        self.grow = QuickJit(self._grow, static_argnames="capacity")
+        self.keep = QuickJit(self._keep)
         # The one program in which a compiler's care is felt, by 3% of the time or more.
         self.decode = jax.jit(
             self._decode,

@@ -11,6 +11,7 @@ from zootomy.rollout.sampling import (
     BLOCK,
     STOP_SLOTS,
     draw,
+    in_blocks,
     noise_ahead,
     row_keys,
     row_noise,
@@ -156,12 +157,18 @@ def test_agrees_with_a_sort(settings):
         assert logp == pytest.approx(np.log(p[token]), abs=1e-4)
 
 
+def drawn(weight, noise):
+    """`draw` from the weights of a whole vocabulary, `[V, S]`."""
+    blocks = in_blocks(jnp.asarray(weight), 0.0)
+    return draw(blocks.sum(axis=1), blocks, jnp.asarray(noise))
+
+
 def test_draw_inverts_the_cumulative_sum():
     # cumulative [1, 1, 3, 4] / 4: up to .25 token 0, up to .75 token 2, then 3; never token 1
     uniform = np.float32([LOW, 0.2, 0.249, 0.251, 0.5, 0.749, 0.751, HIGH])
     weight = jnp.tile(jnp.float32([[1], [0], [2], [1]]), len(uniform))
     noise = jnp.stack([jnp.full(len(uniform), 0.5), uniform], axis=1)
-    assert draw(weight, noise).tolist() == [0, 0, 0, 2, 2, 2, 3, 3]
+    assert drawn(weight, noise).tolist() == [0, 0, 0, 2, 2, 2, 3, 3]
 
 
 @pytest.mark.parametrize("ends", [(LOW, LOW), (LOW, HIGH), (HIGH, LOW), (HIGH, HIGH)])
@@ -169,7 +176,7 @@ def test_draw_inverts_the_cumulative_sum():
 def test_draw_never_takes_a_weight_of_zero(ends, where):
     weight = np.zeros((300, 1), np.float32)
     weight[list(where), 0] = [1e-30, 3e-31]
-    assert int(draw(jnp.asarray(weight), jnp.float32([ends]))[0]) in where
+    assert int(drawn(weight, np.float32([ends]))[0]) in where
 
 
 def test_draw_of_a_large_vocabulary_has_the_right_shares():
@@ -178,7 +185,7 @@ def test_draw_of_a_large_vocabulary_has_the_right_shares():
     weight = np.zeros((1000, rows), np.float32)
     weight[[5, 200, 700]] = [[1], [2], [5]]
     noise = jnp.asarray(np.random.default_rng(0).uniform(LOW, HIGH, (rows, 2)), jnp.float32)
-    tokens, counts = np.unique(np.asarray(draw(jnp.asarray(weight), noise)), return_counts=True)
+    tokens, counts = np.unique(np.asarray(drawn(weight, noise)), return_counts=True)
     assert tokens.tolist() == [5, 200, 700]
     # three standard deviations of a share of 5/8 in 4000 draws: .023
     np.testing.assert_allclose(counts / rows, [1 / 8, 2 / 8, 5 / 8], atol=0.023)
@@ -207,7 +214,7 @@ def test_a_vocabulary_of_several_blocks_is_drawn_by_two_inverses(min_p):
     p = np.where(p >= min_p * p.max(axis=0), p, 0)
     p /= p.sum(axis=0)
     arrays = sampling_arrays(params(temperature=0.7, min_p=min_p))
-    drawn = set()
+    taken = set()
     for seed in range(40):
         noise = np.random.default_rng(seed).uniform(LOW, HIGH, (5, 2)).astype(np.float32)
         tokens, logp = _sample(logits, noise, arrays, truncated=False)
@@ -215,8 +222,8 @@ def test_a_vocabulary_of_several_blocks_is_drawn_by_two_inverses(min_p):
             token, share = expected(p[:, column], noise[column])
             assert int(tokens[column]) == token
             assert float(logp[column]) == pytest.approx(np.log(share), abs=1e-5)
-            drawn.add(token // BLOCK)
-    assert drawn == {0, 1, 2}
+            taken.add(token // BLOCK)
+    assert taken == {0, 1, 2}
 
 
 @pytest.mark.parametrize("ties", [(200, 131, 299), (256, 300), (127, 128), (0, 300)])
