@@ -23,8 +23,8 @@ import jax.numpy as jnp
 import numpy as np
 import tyro
 from zootomy.models.attention import packed_mask
-from zootomy.models.cache import attend_slots
 from zootomy.models.kernels import Kernel, choose_kernel, packed_attention
+from zootomy.models.slot_attention import attend_slots
 
 # Largest error, as a share of the largest entry, that the type's rounding explains.
 TOLERANCE = {"float32": 5e-3, "bfloat16": 4e-2}

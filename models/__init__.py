@@ -1,7 +1,7 @@
 """Decoder models in Flax NNX, their weights in and out, and log-probabilities of their tokens."""
 
 from .axes import constrain, parameter_axes
-from .cache import KVCache, grow_cache, init_cache, take_rows
+from .cache import KVCache, PromptCache, grow_cache, init_cache, take_rows
 from .compilers import QuickJit, fast_products, quick
 from .config import ModelConfig, RopeConfig
 from .decoder import Decoder
@@ -49,6 +49,7 @@ __all__ = [
     "LoraConfig",
     "ModelConfig",
     "PolicyWithValue",
+    "PromptCache",
     "QuickJit",
     "RewardModel",
     "RopeConfig",

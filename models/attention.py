@@ -6,12 +6,13 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from .cache import attend_slots, write_slots
+from .cache import write_slots
 from .config import ModelConfig
 from .kernels import Kernel, packed_attention
 from .layers import RMSNorm, flat, linear
 from .rope import rotate
 from .row_attention import BranchMask
+from .slot_attention import attend_slots
 
 
 def packed_mask(segments: jax.Array, reads: jax.Array | None = None) -> jax.Array | BranchMask:
@@ -40,17 +41,17 @@ def _causal(segments: jax.Array) -> jax.Array:
     return causal & (segments[..., :, None] == segments[..., None, :])
 
 
-def slot_mask(positions: jax.Array, slots: int) -> jax.Array:
-    """Who sees which slot of a cache: slots up to one's own position.
+def slot_mask(slots: jax.Array, capacity: int) -> jax.Array:
+    """Who sees which slot of a cache: slots up to one's own.
 
     Args:
-        positions: `[B, S]` int32.
-        slots: number of slots a row.
+        slots: `[B, S]` int32, where each token is.
+        capacity: number of slots a row.
 
     Returns:
-        `[B, S, slots]` bool.
+        `[B, S, capacity]` bool.
     """
-    return jnp.arange(slots) <= positions[:, :, None]
+    return jnp.arange(capacity) <= slots[:, :, None]
 
 
 class Attention(nnx.Module):
@@ -117,22 +118,23 @@ class Attention(nnx.Module):
         batch, length = out.shape[:2]
         return self.o_proj(out.reshape(batch * length, -1)).reshape(batch, length, -1)
 
-    def cached(self, x, cos, sin, mask, k_store, v_store, positions):
+    def cached(self, x, cos, sin, mask, k_store, v_store, slots, prompts=None):
         """Write the new tokens into the cache of this layer, then attend over its slots.
 
         Args:
             x: `[B, S, D]`.
             cos: rotation of the new tokens, `[B, S, 1, head_dim / 2]`.
             sin: the same shape.
-            mask: `[B, S, capacity]`, `slot_mask` of the positions.
+            mask: `[B, S, capacity]`, `slot_mask` of the slots.
             k_store: `[B, kv_heads, head_dim, capacity]`.
             v_store: `[B, kv_heads, capacity, head_dim]`.
-            positions: `[B, S]` int32.
+            slots: `[B, S]` int32, where the new tokens are written.
+            prompts: what each row reads besides.
 
         Returns:
             `[B, S, D]` and the two stores.
         """
         q, k, v = self._project(x, cos, sin)
-        k_store, v_store = write_slots(k_store, v_store, k, v, positions)
-        out = attend_slots(q, k_store, v_store, mask)
+        k_store, v_store = write_slots(k_store, v_store, k, v, slots)
+        out = attend_slots(q, k_store, v_store, mask, prompts)
         return self._output(out), k_store, v_store

@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 
 from .config import ModelConfig
-from .precision import einsum_float32
 
 
 class KVCache(NamedTuple):
@@ -33,6 +32,33 @@ class KVCache(NamedTuple):
     def batch(self) -> int:
         """Number of rows."""
         return self.v[0].shape[0]
+
+
+class PromptCache(NamedTuple):
+    """Prompts that several rows of a decode start from, each held once.
+
+    Of B rows that are decoded, row b starts from prompt b // (B / P), and its own `KVCache` holds
+    only what comes after that prompt.
+
+    Attributes:
+        slots: keys and values, P rows.
+        length: `[P]` int32, tokens of each prompt.
+    """
+
+    slots: KVCache
+    length: jax.Array
+
+    def starts(self, rows: int) -> jax.Array:
+        """`[rows]` int32: the position of each decoded row's first own slot.
+
+        Raises:
+            ValueError: if the rows cannot be shared out evenly.
+        """
+        if rows % self.slots.batch:
+            raise ValueError(
+                f"{rows} rows cannot start from {self.slots.batch} prompts, as many from each"
+            )
+        return jnp.repeat(self.length, rows // self.slots.batch)
 
 
 def init_cache(config: ModelConfig, batch: int, capacity: int, dtype=jnp.float32) -> KVCache:
@@ -108,48 +134,3 @@ def write_slots(
     k_store = k_store.at[rows, :, :, positions].set(k.astype(k_store.dtype), mode="drop")
     v_store = v_store.at[rows, :, positions].set(v.astype(v_store.dtype), mode="drop")
     return k_store, v_store
-
-
-def attend_slots(
-    q: jax.Array, k_store: jax.Array, v_store: jax.Array, mask: jax.Array
-) -> jax.Array:
-    """Softmax attention over the slots of a cache.
-
-        out = softmax(q k^T / sqrt(head_dim)) v
-
-    Args:
-        q: `[B, S, heads, head_dim]`; query head h reads key head h // (heads / kv_heads).
-        k_store: `[B, kv_heads, head_dim, capacity]`.
-        v_store: `[B, kv_heads, capacity, head_dim]`.
-        mask: `[B, S, capacity]` bool, True where query s sees slot t, at least one a query.
-
-    Returns:
-        `[B, S, heads, head_dim]` in the dtype of `q`; scores and softmax are float32.
-    """
-    batch, length, heads, width = q.shape
-    kv_heads = v_store.shape[1]
-    grouped = q.reshape(batch, length, kv_heads, heads // kv_heads, width)
-    seen = grouped, k_store, v_store, mask
-    if length == 1:
-        out = jax.lax.platform_dependent(*seen, cpu=_attend_by_sums, default=_attend_by_products)
-    else:
-        out = _attend_by_products(*seen)
-    return out.reshape(q.shape).astype(q.dtype)
-
-
-def _attend_by_products(q, k, v, mask):
-    k, v = k.astype(q.dtype), v.astype(q.dtype)
-    scores = einsum_float32("bskgd,bkdt->bkgst", q, k)
-    scores = jnp.where(mask[:, None, None], scores * q.shape[-1] ** -0.5, -jnp.inf)
-    weights = jax.nn.softmax(scores, axis=-1).astype(q.dtype)
-    return einsum_float32("bkgst,bktd->bskgd", weights, v)
-
-
-def _attend_by_sums(q, k, v, mask):
-    """One query a row: a CPU multiplies and sums faster than it prepares tiny matrix products."""
-    q, k, v = (x.astype(jnp.float32) for x in (q[:, 0], k, v))
-    scores = jnp.sum(q[..., None] * k[:, :, None], axis=-2)
-    # Added, not selected, so that masking joins the softmax's loops.
-    hidden = jnp.where(mask, jnp.float32(0), -jnp.inf)[:, None]
-    weights = jax.nn.softmax(scores * q.shape[-1] ** -0.5 + hidden, axis=-1)
-    return jnp.sum(weights[..., None] * v[:, :, None], axis=-2)[:, None]

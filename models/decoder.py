@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import overload
 
 import jax
@@ -10,12 +11,13 @@ from flax import nnx
 
 from .attention import Attention, packed_mask, slot_mask
 from .axes import constrain
-from .cache import KVCache
+from .cache import KVCache, PromptCache
 from .config import ModelConfig
 from .kernels import AttentionKernel, Kernel, choose_kernel
 from .layers import MLP, RMSNorm, linear
 from .logps import head_logits
 from .rope import rope_tables, rope_tables_once
+from .slot_attention import PromptSlots, prompt_slots
 from .stack import LayerStyle, check_style, run_layers
 
 
@@ -45,11 +47,14 @@ class DecoderLayer(nnx.Module):
         x = x + self.self_attn(self.input_layernorm(x), cos, sin, segments, mask)
         return x + self.mlp(self.post_attention_layernorm(x))
 
-    def cached(self, x, cos, sin, mask, k_store, v_store, positions):
-        """`[B, S, D]` to `[B, S, D]` over this layer's cache; returns the new cache arrays too."""
-        out, k_store, v_store = self.self_attn.cached(
-            self.input_layernorm(x), cos, sin, mask, k_store, v_store, positions
-        )
+    def cached(self, x, *inputs):
+        """`[B, S, D]` to `[B, S, D]` over this layer's cache; returns the new cache arrays too.
+
+        Args:
+            x: `[B, S, D]`.
+            inputs: the others of `Attention.cached`, in its order.
+        """
+        out, k_store, v_store = self.self_attn.cached(self.input_layernorm(x), *inputs)
         x = x + out
         return x + self.mlp(self.post_attention_layernorm(x)), k_store, v_store
 
@@ -131,6 +136,7 @@ class Decoder(nnx.Module):
         segments: jax.Array | None = None,
         reads: jax.Array | None = None,
         cache: None = None,
+        prompts: None = None,
     ) -> jax.Array: ...
 
     @overload
@@ -142,6 +148,7 @@ class Decoder(nnx.Module):
         reads: None = None,
         *,
         cache: KVCache,
+        prompts: PromptCache | None = None,
     ) -> tuple[jax.Array, KVCache]: ...
 
     def __call__(
@@ -151,20 +158,23 @@ class Decoder(nnx.Module):
         segments: jax.Array | None = None,
         reads: jax.Array | None = None,
         cache: KVCache | None = None,
+        prompts: PromptCache | None = None,
     ):
         """Hidden states after the final norm; row t speaks of the token at t + 1.
 
         Args:
             tokens: `[R, L]` int32 (with a cache `[B, S]`).
             positions: the same shape, int32: place of each token in its sequence. With a cache
-                also the slot it is written to, so distinct within a row.
+                also the slot it is written to, counted from the end of the row's prompt if there
+                are `prompts`; so distinct within a row.
             segments: the same shape, int32: packed sequences of a row have different numbers, 0 is
                 padding. None: one sequence a row.
             reads: `[R, K, C]` int32, for rows that begin with prompts and end in K branches of C
                 tokens: the segment of the prompt, in its row, that a token of a branch sees
                 besides the earlier ones of its own. None: rows have no branches.
-            cache: what was seen before; a token at position p sees slots 0..p of its row. All of
+            cache: what was seen before; a token in slot s sees slots 0..s of its row. All of
                 it is read, so it should have little more room than is needed.
+            prompts: with a cache, what its rows see besides: each the prompt it starts from.
 
         Returns:
             Without a cache `[R, L, D]`; with one `([B, S, D], new cache)`.
@@ -180,7 +190,9 @@ class Decoder(nnx.Module):
         if cache is not None:
             if segments is not None or reads is not None:
                 raise ValueError("segments and cache exclude each other: a cache holds one a row")
-            return self._cached(tokens, positions, cache)
+            return self._cached(tokens, positions, cache, prompts)
+        if prompts is not None:
+            raise ValueError("prompts go with a cache: packed rows hold theirs, see reads")
         if segments is None:
             segments = jnp.ones_like(tokens)
         if segments.shape != tokens.shape:
@@ -212,22 +224,28 @@ class Decoder(nnx.Module):
         table = constrain(self.embed_tokens.embedding[...].astype(self.dtype), "vocab")
         return jnp.take(table, tokens, axis=0)
 
-    def _cached(self, tokens, positions, cache):
+    def _cached(self, tokens, positions, cache, prompts):
         if cache.batch != tokens.shape[0]:
             raise ValueError(f"the cache has {cache.batch} rows, tokens have {tokens.shape[0]}")
         if len(cache.k) != self.config.num_layers:
             raise ValueError(
                 f"the cache has {len(cache.k)} layers, the model {self.config.num_layers}"
             )
+        slots, reach = positions, cache.capacity
+        read: Sequence[PromptSlots | None] = [None] * len(cache.k)
+        if prompts is not None:
+            slots = positions - prompts.starts(cache.batch)[:, None]
+            reach += prompts.slots.capacity
+            read = prompt_slots(prompts)
         x = constrain(self._embed(tokens), "rows")
         # Looked up in a table that no step computes again: a compiler repeats the cosines of a
         # position in every layer that reads them.
-        table = rope_tables(jnp.arange(cache.capacity), self.config.rope, self.config.head_dim)
+        table = rope_tables(jnp.arange(reach), self.config.rope, self.config.head_dim)
         cos, sin = (jnp.take(x, positions, axis=0, mode="clip") for x in table)
-        mask = slot_mask(positions, cache.capacity)
+        mask = slot_mask(slots, cache.capacity)
         keys, values = [], []
-        for layer, k_store, v_store in zip(self.layers, cache.k, cache.v, strict=True):
-            x, k_store, v_store = layer.cached(x, cos, sin, mask, k_store, v_store, positions)
+        for layer, *stores, own in zip(self.layers, cache.k, cache.v, read, strict=True):
+            x, k_store, v_store = layer.cached(x, cos, sin, mask, *stores, slots, own)
             x = constrain(x, "rows")
             keys.append(k_store)
             values.append(v_store)

@@ -9,11 +9,12 @@ import jax.numpy as jnp
 from flax import nnx
 
 from .attention import Attention
-from .cache import attend_slots, write_slots
+from .cache import write_slots
 from .decoder import Decoder, DecoderLayer
 from .layers import MLP, RMSNorm, flat, normalise
 from .precision import einsum_float32
 from .rope import rotate
+from .slot_attention import attend_slots
 
 
 class ColumnLinear(nnx.Module):
@@ -59,7 +60,7 @@ class ColumnAttention(nnx.Module):
             scales = [jnp.tile(norm.scale[...], (count, 1)) for norm, count in counted]
             self.scale = nnx.Param(jnp.concatenate(scales)[:, :, None])
 
-    def cached(self, x, shape, cos, sin, mask, k_store, v_store, positions):
+    def cached(self, x, shape, cos, sin, mask, k_store, v_store, slots, prompts=None):
         """`[D, B S]` to `[D, B S]` for tokens of the shape `[B, S]`; see `Attention.cached`."""
         heads = self.qkv_proj(x).reshape(-1, self.head_dim, x.shape[1])
         turned = self.heads + self.kv_heads
@@ -74,8 +75,8 @@ class ColumnAttention(nnx.Module):
             part.transpose(2, 0, 1).reshape(*shape, -1, self.head_dim)
             for part in (qk[: self.heads], qk[self.heads :], v)
         )
-        k_store, v_store = write_slots(k_store, v_store, k, v, positions)
-        out = attend_slots(q, k_store, v_store, mask)
+        k_store, v_store = write_slots(k_store, v_store, k, v, slots)
+        out = attend_slots(q, k_store, v_store, mask, prompts)
         # Else the product joins the weighted sum's program, in the library that is slow at it.
         out = jax.lax.optimization_barrier(out.reshape(x.shape[1], -1).T)
         return self.o_proj(out), k_store, v_store
@@ -117,16 +118,15 @@ class FusedLayer(nnx.Module):
         self.self_attn = ColumnAttention(attention) if _plain_attention(attention) else attention
         self.mlp = ColumnMLP(mlp) if _plain_mlp(mlp) else mlp
 
-    def cached(self, x, cos, sin, mask, k_store, v_store, positions):
+    def cached(self, x, *inputs):
         """As `DecoderLayer.cached`."""
         shape = x.shape
-        slots = cos, sin, mask, k_store, v_store, positions
         x = flat(x).T
         normal = _column_norm(self.input_layernorm, x)
         if isinstance(self.self_attn, ColumnAttention):
-            out, k_store, v_store = self.self_attn.cached(normal, shape[:2], *slots)
+            out, k_store, v_store = self.self_attn.cached(normal, shape[:2], *inputs)
         else:
-            out, k_store, v_store = self.self_attn.cached(normal.T.reshape(shape), *slots)
+            out, k_store, v_store = self.self_attn.cached(normal.T.reshape(shape), *inputs)
             out = flat(out).T
         x = x + out
         normal = _column_norm(self.post_attention_layernorm, x)

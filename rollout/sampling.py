@@ -87,9 +87,9 @@ def row_noise(keys: jax.Array, positions: jax.Array) -> jax.Array:
     return ((words >> 9).astype(jnp.float32) + 0.5) * jnp.float32(2.0**-23)
 
 
-def noise_ahead(keys: jax.Array, capacity: int) -> jax.Array:
-    """`row_noise` at the positions 1 to `capacity`: `[S, capacity, 2]`."""
-    positions = jnp.tile(jnp.arange(1, capacity + 1)[:, None], len(keys))
+def noise_ahead(keys: jax.Array, starts: jax.Array, count: int) -> jax.Array:
+    """`row_noise` at the `count` positions after each row's start: `[S, count, 2]`."""
+    positions = starts + jnp.arange(1, count + 1)[:, None]
     return jax.vmap(row_noise, (None, 0), 1)(keys, positions)
 
 

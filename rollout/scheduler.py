@@ -31,6 +31,8 @@ class Schedule:
         prompts: token ids, one sequence a request.
         n: completions of each.
         slots: how many grow at the same time.
+        shared: how many slots side by side start from one prompt. More than 1 takes as many
+            completions of each prompt, and a slot for every one.
         limit: tokens a completion.
         early: whether finished completions are wanted while the last ones grow.
     """
@@ -41,11 +43,13 @@ class Schedule:
         n: Sequence[int],
         *,
         slots: int,
+        shared: int,
         limit: int,
         early: bool = False,
     ):
         self.prompts = prompts
         self.slots = slots
+        self.shared = shared
         self._n = n
         self._limit = limit
         self._early = early
@@ -53,7 +57,12 @@ class Schedule:
         self._unread = deque(sorted(range(len(prompts)), key=lambda i: -len(prompts[i])))
         self._read: deque[Row] = deque()
         self._in_slot: dict[int, Row] = {}
-        self._position, self._count = np.zeros((2, slots), np.int32)
+        self._count = np.zeros(slots, np.int32)
+
+    @property
+    def held(self) -> int:
+        """Number of prompts that the slots start from."""
+        return self.slots // self.shared
 
     @property
     def waiting(self) -> bool:
@@ -114,9 +123,9 @@ class Schedule:
         return self._limit - min(self._count[slot] for slot in self._in_slot) >= WORTH_SHRINKING
 
     @property
-    def furthest(self) -> int:
-        """Largest position of a token that the model reads next."""
-        return max(int(self._position[slot]) for slot in self._in_slot)
+    def longest(self) -> int:
+        """Tokens of the longest completion that grows."""
+        return max(int(self._count[slot]) for slot in self._in_slot)
 
     @property
     def longest_unread(self) -> int:
@@ -147,8 +156,7 @@ class Schedule:
         free = [slot for slot in range(self.slots) if slot not in self._in_slot]
         assigned = [(slot, self._read.popleft()) for slot in free[: len(self._read)]]
         self._in_slot.update(assigned)
-        for slot, row in assigned:
-            self._position[slot] = len(self.prompts[row.request])
+        for slot, _ in assigned:
             self._count[slot] = 1
         return assigned
 
@@ -162,15 +170,14 @@ class Schedule:
         idle = [slot for slot in range(self.slots) if slot not in self._in_slot]
         kept = np.asarray((busy + idle)[: self._fewer], np.int32)
         self._in_slot = dict(enumerate(self._in_slot.values()))
-        self._position, self._count = self._position[kept], self._count[kept]
+        self._count = self._count[kept]
         self.slots = len(kept)
+        self.shared = 1
         return kept
 
-    def update(
-        self, active: np.ndarray, position: np.ndarray, count: np.ndarray
-    ) -> list[tuple[int, Row]]:
+    def update(self, active: np.ndarray, count: np.ndarray) -> list[tuple[int, Row]]:
         """Note how far the slots are; return those whose completion has ended, by request."""
-        self._position, self._count = np.array(position), np.array(count)
+        self._count = np.array(count)
         done = [(slot, row) for slot, row in self._in_slot.items() if not active[slot]]
         return sorted(done, key=lambda item: (item[1].request, item[1].completion))
 

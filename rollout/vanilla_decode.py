@@ -1,8 +1,9 @@
 """The compiled programs of the vanilla engine: read prompts, fill slots, decode.
 
 A *slot* is a row of the decode state in which one completion grows. Shapes are the number of
-slots S, the capacity of a slot in tokens, the prompts read in one pass P and their width W; all
-come from buckets. Everything a call may choose (temperature, lengths, stop ids, seed) is traced.
+slots S, the capacity of a slot in tokens, the prompts P that the slots start from, and their
+width W; likewise of the prompts that are read in one pass. All come from buckets. Everything a
+call may choose (temperature, lengths, stop ids, seed) is traced.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from flax import nnx
 
 from ..models import (
     Decoder,
+    PromptCache,
     QuickJit,
     column_head,
     column_logits,
@@ -67,7 +69,8 @@ class Programs:
         self._max_new_tokens = max_new_tokens
         self.compiled: Counter[str] = Counter()
         """Programs compiled so far, by name."""
-        self.empty_state = QuickJit(self._empty_state, static_argnames=("slots", "capacity"))
+        sizes = "prompts", "width", "slots", "capacity"
+        self.empty_state = QuickJit(self._empty_state, static_argnames=sizes)
         self.prepare = SharingJit(self._prepare, quick())
         self.read = QuickJit(self._read, wide_products=True, static_argnames="chunk")
         self.fill = QuickJit(self._fill, static_argnames="truncated", donate_argnames="state")
@@ -81,14 +84,18 @@ class Programs:
             compiler_options=fast_products(),
         )
 
-    def _empty_state(self, *, slots: int, capacity: int) -> DecodeState:
-        """S slots without a completion, each with room for `capacity` tokens."""
+    def _empty_state(self, *, prompts: int, width: int, slots: int, capacity: int) -> DecodeState:
+        """S slots without a completion, each with room for `capacity` tokens after its prompt."""
 
         def filled(value: Any, *shape: int) -> jax.Array:
             return jnp.full((slots, *shape), value)
 
         return spread(
             DecodeState(
+                prompts=PromptCache(
+                    slots=init_cache(self._config, prompts, width, self._cache_dtype),
+                    length=jnp.zeros(prompts, jnp.int32),
+                ),
                 cache=init_cache(self._config, slots, capacity, self._cache_dtype),
                 token=filled(jnp.int32(0)),
                 position=filled(jnp.int32(0)),
@@ -167,18 +174,25 @@ class Programs:
     ) -> DecodeState:
         """Start new completions in free slots and sample their first token."""
         self.compiled["fill"] += 1
-        new = jnp.asarray(fill.source) >= 0
+        started = jnp.asarray(fill.source) >= 0
         rows = jnp.maximum(fill.source, 0)
 
         def place(old: jax.Array, read: jax.Array) -> jax.Array:
             start = (0,) * old.ndim
             before = jax.lax.dynamic_slice(old, start, read.shape)
-            kept = jnp.where(new[:, None, None, None], read, before)
+            kept = jnp.where(started[:, None, None, None], read, before)
             return jax.lax.dynamic_update_slice(old, kept, start)
 
+        kept = state.prompts
+        held = PromptCache(
+            slots=jax.tree.map(place, kept.slots, take_rows(prompts.cache, rows)),
+            length=jnp.where(started, fill.length, kept.length),
+        )
+        shared = len(state.active) // len(rows)
+        new, rows = jnp.repeat(started, shared), jnp.repeat(rows, shared)
         state = state._replace(
-            cache=jax.tree.map(place, state.cache, take_rows(prompts.cache, rows)),
-            position=jnp.where(new, fill.length - 1, state.position),
+            prompts=held,
+            position=jnp.where(new, held.starts(len(new)) - 1, state.position),
             count=jnp.where(new, 0, state.count),
             active=state.active | new,
             keys=jnp.where(new, row_keys(call.seed, jnp.asarray(fill.owner)), state.keys),
@@ -187,14 +201,17 @@ class Programs:
         return spread(_append(state, prompts.logits[rows].T, noise, new, call, truncated=truncated))
 
     def _grow(self, state: DecodeState, *, capacity: int) -> DecodeState:
-        """The state with room for more tokens a slot: prompt and completion."""
+        """The state with room for more tokens a slot."""
         self.compiled["grow"] += 1
         return spread(state._replace(cache=grow_cache(state.cache, capacity)))
 
     def _keep(self, state: DecodeState, slots: jax.Array) -> DecodeState:
         """The state of fewer slots: `slots` `[S']` int32 of them."""
         self.compiled["keep"] += 1
-        return spread(jax.tree.map(lambda x: x[slots], state))
+        shared = len(state.active) // len(state.prompts.length)
+        prompts = jax.tree.map(lambda x: x[slots // shared], state.prompts)
+        own = jax.tree.map(lambda x: x[slots], state._replace(prompts=None))
+        return spread(own._replace(prompts=prompts))
 
     def _decode(
         self,
@@ -221,7 +238,8 @@ class Programs:
         self.compiled["decode"] += 1
         model = nnx.merge(self._decode_graph, weights.params, weights.rest)
         # For every place at once: a hash is a loop of small programs, which would cost every step.
-        noise = spread(noise_ahead(state.keys, state.cache.capacity))
+        starts = state.prompts.starts(len(state.active))
+        noise = spread(noise_ahead(state.keys, starts, state.cache.capacity))
 
         growing = jnp.sum(state.active)
         share = len(state.active) - growing + jnp.maximum(1, growing // FREE_SHARE)
@@ -229,14 +247,16 @@ class Programs:
 
         def goes_on(state: DecodeState) -> jax.Array:
             free = jnp.sum(~state.active)
-            furthest = jnp.max(jnp.where(state.active, state.position, 0))
+            furthest = jnp.max(jnp.where(state.active, state.position - starts, 0))
             return state.active.any() & (free < enough) & (furthest < state.cache.capacity)
 
         def step(state: DecodeState) -> DecodeState:
-            hidden, cache = model(state.token[:, None], state.position[:, None], cache=state.cache)
+            inputs = state.token[:, None], state.position[:, None]
+            hidden, cache = model(*inputs, cache=state.cache, prompts=state.prompts)
             state = state._replace(cache=cache)
             logits = self._logits(hidden[:, 0], weights.head)
-            here = jnp.take_along_axis(noise, state.position[:, None, None], 1, mode="clip")[:, 0]
+            place = (state.position - starts)[:, None, None]
+            here = jnp.take_along_axis(noise, place, 1, mode="clip")[:, 0]
             return spread(_append(state, logits, here, state.active, call, truncated=truncated))
 
         state = jax.lax.while_loop(goes_on, step, state)

@@ -31,8 +31,9 @@ class Run:
         arrays: what the call chose.
         truncated: whether top-p or top-k is on.
         prefill_tokens: prompt tokens read in one pass.
-        widths: buckets of prompt tokens.
-        rooms: buckets of the tokens that a slot has room for.
+        widths: buckets of prompt tokens that are read.
+        held: buckets of prompt tokens that are held while their completions grow.
+        rooms: buckets of the tokens that a slot has room for after its prompt.
     """
 
     def __init__(
@@ -46,6 +47,7 @@ class Run:
         truncated: bool,
         prefill_tokens: int,
         widths: tuple[int, ...],
+        held: tuple[int, ...],
         rooms: tuple[int, ...],
     ):
         self._programs = programs
@@ -56,18 +58,23 @@ class Run:
         self._truncated = truncated
         self._prefill_tokens = prefill_tokens
         self._widths = widths
+        self._held = held
         self._rooms = rooms
 
     def finished(self) -> Iterator[Finished]:
         """Completions as they end. The device decodes on while the caller looks at them."""
         schedule = self._schedule
-        longest = schedule.longest_unread
         # Read first: it takes longest, and what is small is done beside it.
+        longest = schedule.longest_unread
         batch = self._read()
         with mesh_context(self._params):
             weights = self._programs.prepare(self._params)
-            room = self._room(longest, at_least=fit(longest, self._widths))
-            state = self._programs.empty_state(slots=schedule.slots, capacity=room)
+            state = self._programs.empty_state(
+                prompts=schedule.held,
+                width=fit(longest, self._held),
+                slots=schedule.slots,
+                capacity=self._rooms[0],
+            )
         ready: list[Finished] = []
         seen: Progress | None = None
         while schedule.unfinished:
@@ -113,25 +120,21 @@ class Run:
     def _fill(self, state: DecodeState, batch: PromptBatch) -> DecodeState:
         schedule = self._schedule
         fill = Fill(
-            source=np.full(schedule.slots, -1, np.int32),
-            length=np.ones(schedule.slots, np.int32),
+            source=np.full(schedule.held, -1, np.int32),
+            length=np.ones(schedule.held, np.int32),
             owner=np.zeros((schedule.slots, 2), np.int32),
         )
         for slot, row in schedule.assign():
-            fill.source[slot] = row.batch_row
-            fill.length[slot] = len(schedule.prompts[row.request])
+            fill.source[slot // schedule.shared] = row.batch_row
+            fill.length[slot // schedule.shared] = len(schedule.prompts[row.request])
             fill.owner[slot] = row.request, row.completion
         with mesh_context(self._params):
             return self._programs.fill(state, batch, fill, self._arrays, truncated=self._truncated)
 
-    def _room(self, tokens: int, *, at_least: int = 0) -> int:
-        """Tokens that slots should have room for when the longest holds so many."""
-        return fit(max(tokens + HEADROOM, at_least), self._rooms)
-
     def _decode(
         self, weights: DecodeWeights, state: DecodeState, free_enough: int
     ) -> tuple[DecodeState, Progress]:
-        room = self._room(self._schedule.furthest + 1)
+        room = fit(self._schedule.longest + HEADROOM, self._rooms)
         with mesh_context(self._params):
             if room > state.cache.capacity:
                 state = self._programs.grow(state, capacity=room)
@@ -145,10 +148,8 @@ class Run:
 
     def _harvest(self, seen: Progress) -> list[Finished]:
         """Take finished completions out of their slots."""
-        active, stopped, count, position = to_host(
-            (seen.active, seen.stopped, seen.count, seen.position)
-        )
-        done = self._schedule.update(active, position, count)
+        active, stopped, count = to_host((seen.active, seen.stopped, seen.count))
+        done = self._schedule.update(active, count)
         if not done:
             return []
         tokens, logps = to_host((seen.tokens, seen.logps))

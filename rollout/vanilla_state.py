@@ -8,7 +8,7 @@ import jax
 import numpy as np
 from flax import nnx
 
-from ..models import KVCache, constrain
+from ..models import KVCache, PromptCache, constrain
 from .sampling import SamplingArrays
 
 
@@ -39,11 +39,11 @@ class DecodeWeights(NamedTuple):
 
 
 class Fill(NamedTuple):
-    """Which slots take a new completion.
+    """Which prompts are new, and with each the completions in all slots that start from it.
 
     Attributes:
-        source: `[S]` int32, row of the prompt batch; -1 leaves the slot as it is.
-        length: `[S]` int32, tokens of the prompt.
+        source: `[P]` int32, row of the prompt batch; -1 leaves a prompt and its slots as they are.
+        length: `[P]` int32, tokens of the prompt.
         owner: `[S, 2]` int32, index of the request and of the completion.
     """
 
@@ -56,7 +56,8 @@ class DecodeState(NamedTuple):
     """The slots, their keys and values, and what was sampled so far.
 
     Attributes:
-        cache: S rows.
+        prompts: P of them; slot s starts from prompt s // (S / P).
+        cache: S rows, of what comes after the prompts.
         token: `[S]` int32, the last sampled token, not yet read by the model.
         position: `[S]` int32, where that token stands in its row.
         count: `[S]` int32, tokens sampled.
@@ -67,6 +68,7 @@ class DecodeState(NamedTuple):
         logps: `[S, T]` float32.
     """
 
+    prompts: PromptCache
     cache: KVCache
     token: jax.Array
     position: jax.Array
@@ -85,7 +87,6 @@ class Progress(NamedTuple):
         active: as of `DecodeState`, like the others.
         stopped: likewise.
         count: likewise.
-        position: likewise.
         tokens: likewise.
         logps: likewise.
     """
@@ -93,7 +94,6 @@ class Progress(NamedTuple):
     active: jax.Array
     stopped: jax.Array
     count: jax.Array
-    position: jax.Array
     tokens: jax.Array
     logps: jax.Array
 

@@ -7,6 +7,8 @@ import pytest
 from flax import nnx
 from zootomy.models import (
     ModelConfig,
+    PromptCache,
+    fuse,
     grow_cache,
     init_cache,
     make_model,
@@ -39,8 +41,8 @@ def run(model, tokens, positions, segments):
 
 
 @nnx.jit
-def run_cached(model, tokens, positions, cache):
-    return model(tokens, positions, cache=cache)
+def run_cached(model, tokens, positions, cache, prompts=None):
+    return model(tokens, positions, cache=cache, prompts=prompts)
 
 
 @pytest.fixture(scope="module")
@@ -131,6 +133,36 @@ def test_ragged_prefill_then_decode_at_true_positions(forward, model):
         np.testing.assert_allclose(out[:, 0], whole[np.arange(2), at], atol=1e-4)
 
 
+@pytest.mark.parametrize("at_a_time", [1, 2])
+@pytest.mark.parametrize("laid_out", [False, True])
+def test_rows_that_start_from_one_prompt_equal_rows_of_their_own(forward, at_a_time, laid_out):
+    """Two prompts of 5 and 3 tokens, three completions of each, 4 tokens long."""
+    model = make_model(CONFIG, seed=3)
+    prompts, lengths, completions = draw((2, 5), 11), np.array([5, 3]), draw((6, 4), 12)
+    _, cache = run_cached(
+        model,
+        jnp.asarray(prompts),
+        jnp.asarray(np.tile(places(5), (2, 1))),
+        init_cache(CONFIG, 2, 7),
+    )
+    held = PromptCache(cache, jnp.asarray(lengths))
+    assert held.starts(6).tolist() == [5, 5, 5, 3, 3, 3]
+    if laid_out:
+        model = fuse(model)
+    own, found = init_cache(CONFIG, 6, 5), []
+    for first in range(0, 4, at_a_time):
+        piece = jnp.asarray(completions[:, first : first + at_a_time])
+        at = held.starts(6)[:, None] + jnp.arange(first, first + at_a_time)
+        hidden, own = run_cached(model, piece, at, own, held)
+        found.append(hidden)
+    found = np.concatenate(found, axis=1)
+    for row, completion in enumerate(completions):
+        length = lengths[row // 3]  # row 1 starts from prompt 0, not from prompt 1
+        whole = np.concatenate([prompts[row // 3, :length], completion])[None]
+        want = forward(whole, places(length + 4)[None], np.ones_like(whole))
+        np.testing.assert_allclose(found[row], want[0, length:], atol=1e-4)
+
+
 def test_rows_of_a_cache_can_be_taken(model):
     tokens, positions = jnp.asarray(draw((2, 4), 9)), jnp.asarray(np.tile(places(4), (2, 1)))
     _, cache = run_cached(model, tokens, positions, init_cache(CONFIG, 2, 6))
@@ -191,6 +223,11 @@ def test_errors_say_what_was_given(model):
         model(tokens, tokens, tokens, cache=init_cache(CONFIG, 2, 3))
     with pytest.raises(ValueError, match="the cache has 1 rows, tokens have 2"):
         model(tokens, tokens, cache=init_cache(CONFIG, 1, 3))
+    two = PromptCache(init_cache(CONFIG, 2, 3), jnp.array([3, 1]))
+    with pytest.raises(ValueError, match="3 rows cannot start from 2 prompts, as many from each"):
+        run_cached(model, tokens[:1].T, tokens[:1].T, init_cache(CONFIG, 3, 3), two)
+    with pytest.raises(ValueError, match="prompts go with a cache"):
+        model(tokens, tokens, prompts=two)
     with pytest.raises(ValueError, match="segments must have the shape of tokens"):
         model(tokens, tokens, positions)
     with pytest.raises(ValueError, match=r"Unknown model preset 'huge'\. Known: medium, small"):

@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from zootomy.models.attention import packed_mask
-from zootomy.models.cache import attend_slots
 from zootomy.models.kernels import choose_kernel, packed_attention
+from zootomy.models.slot_attention import attend_slots
 from zootomy.registry import UnknownNameError, ZootomyError
 
 ROWS, LENGTH, HEADS, KV_HEADS, WIDTH = 2, 9, 6, 2, 8

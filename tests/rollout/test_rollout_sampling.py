@@ -274,8 +274,10 @@ def test_noise_depends_on_seed_request_completion_and_position_alone():
     keys = row_keys(jax.random.key(5), owner)
     later = row_noise(keys, position + 1)
     assert not np.intersect1d(np.asarray(later), everything).size
-    ahead = noise_ahead(keys, 9)  # place i is position i + 1
-    np.testing.assert_array_equal(ahead[jnp.arange(4), position - 1], everything)
+    starts = jnp.int32([2, 1, 0, 5])
+    ahead = noise_ahead(keys, starts, 4)  # place i is position start + i + 1
+    assert ahead.shape == (4, 4, 2)
+    np.testing.assert_array_equal(ahead[jnp.arange(4), position - starts - 1], everything)
 
 
 def test_noise_is_uniform_and_never_reaches_the_ends():

@@ -4,12 +4,16 @@ import numpy as np
 from zootomy.rollout.scheduler import WORTH_SHRINKING, Row, Schedule
 
 
-def state(slots, active, position=9, count=1):
-    return np.isin(np.arange(slots), active), np.full(slots, position), np.full(slots, count)
+def state(slots, active, count=1):
+    return np.isin(np.arange(slots), active), np.full(slots, count)
+
+
+def make_schedule(prompts, n, *, slots, limit, shared=1, early=False):
+    return Schedule(prompts, n, slots=slots, shared=shared, limit=limit, early=early)
 
 
 def test_a_free_slot_takes_the_next_completion_and_results_keep_their_order():
-    schedule = Schedule([[1, 1, 1], [2, 2], [3]], [2, 1, 1], slots=2, limit=5)
+    schedule = make_schedule([[1, 1, 1], [2, 2], [3]], [2, 1, 1], slots=2, limit=5)
     assert schedule.next_prompts(2, 3) == [[1, 1, 1], [2, 2]]
     assert schedule.assign() == [(0, Row(0, 0, 0)), (1, Row(0, 1, 0))]
     assert schedule.free_enough == 1  # something waits: return at the first free slot
@@ -31,19 +35,19 @@ def test_a_free_slot_takes_the_next_completion_and_results_keep_their_order():
 def test_prompts_of_like_length_are_read_together(monkeypatch):
     monkeypatch.setattr("zootomy.rollout.scheduler.WORTH_NARROWING", 16)
     prompts = [[1], [2] * 8, [3, 3], [4] * 3, [5] * 7]
-    schedule = Schedule(prompts, [1] * 5, slots=5, limit=5)
+    schedule = make_schedule(prompts, [1] * 5, slots=5, limit=5)
     assert schedule.longest_unread == 8
     # [3, 3] and [1] are a quarter of 8; two of them padded to 8 are 16 tokens
     assert [len(p) for p in schedule.next_prompts(8, 8)] == [8, 7, 3]
     assert schedule.longest_unread == 2
     assert schedule.next_prompts(8, 2) == [[3, 3], [1]]
     # one alone is not worth a program
-    alone = Schedule(prompts[:2], [1] * 2, slots=5, limit=5)
+    alone = make_schedule(prompts[:2], [1] * 2, slots=5, limit=5)
     assert [len(p) for p in alone.next_prompts(8, 8)] == [8, 1]
 
 
 def test_finished_completions_are_wanted_while_the_last_ones_grow():
-    schedule = Schedule([[1]], [16], slots=16, limit=5, early=True)
+    schedule = make_schedule([[1]], [16], slots=16, limit=5, early=True)
     schedule.next_prompts(1, 1)
     schedule.assign()
     assert schedule.free_enough == 2  # an eighth
@@ -53,7 +57,7 @@ def test_finished_completions_are_wanted_while_the_last_ones_grow():
 
 
 def test_it_is_steady_once_nothing_waits_and_nothing_is_to_move():
-    schedule = Schedule([[1]], [5], slots=4, limit=5, early=True)
+    schedule = make_schedule([[1]], [5], slots=4, limit=5, early=True)
     schedule.next_prompts(1, 1)
     schedule.assign()
     assert not schedule.steady  # one waits for a slot
@@ -63,34 +67,33 @@ def test_it_is_steady_once_nothing_waits_and_nothing_is_to_move():
     assert schedule.steady
     # Without early ends a call decodes to its own end; long ones will move to fewer slots.
     for changes in ({"early": False}, {"limit": WORTH_SHRINKING + 1}):
-        other = Schedule([[1]], [8], **{"slots": 8, "limit": 5, "early": True, **changes})
+        other = make_schedule([[1]], [8], **{"slots": 8, "limit": 5, "early": True, **changes})
         other.next_prompts(1, 1)
         other.assign()
         assert not other.steady
 
 
-def test_the_furthest_position_is_that_of_growing_completions():
-    schedule = Schedule([[1]], [3], slots=4, limit=5)
+def test_the_longest_is_that_of_growing_completions():
+    schedule = make_schedule([[1]], [3], slots=4, limit=5)
     schedule.next_prompts(1, 1)
     schedule.assign()
-    schedule.update(np.ones(4, bool), np.array([4, 9, 2, 50]), np.ones(4, int))
-    assert schedule.furthest == 9
+    schedule.update(np.ones(4, bool), np.array([4, 9, 2, 50]))  # the fourth slot is free
+    assert schedule.longest == 9
 
 
 def test_a_completion_in_a_slot_has_its_first_token():
-    # of the prompt of 3 tokens the model reads position 3 next, whatever the slot held before
-    schedule = Schedule([[1], [2, 2, 2]], [1, 1], slots=1, limit=WORTH_SHRINKING + 1)
+    schedule = make_schedule([[1], [2, 2, 2]], [1, 1], slots=1, limit=WORTH_SHRINKING + 1)
     assert schedule.next_prompts(2, 3) == [[2, 2, 2], [1]]
     schedule.assign()
-    assert schedule.furthest == 3
-    schedule.update(*state(1, [], position=9, count=7))
+    assert schedule.longest == 1
+    schedule.update(*state(1, [], count=7))
     schedule.finish(0)
     assert schedule.assign() == [(0, Row(0, 0, 1))]
-    assert schedule.furthest == 1
+    assert schedule.longest == 1  # whatever the slot held before
 
 
 def test_the_last_completions_move_to_a_quarter_of_the_slots():
-    schedule = Schedule([[1]], [8], slots=8, limit=WORTH_SHRINKING + 1)
+    schedule = make_schedule([[1]], [8], slots=8, limit=WORTH_SHRINKING + 1)
     schedule.next_prompts(1, 1)
     schedule.assign()
     schedule.update(*state(8, range(8)))
@@ -105,7 +108,7 @@ def test_the_last_completions_move_to_a_quarter_of_the_slots():
 
 
 def test_too_few_tokens_to_come_are_not_worth_a_move():
-    schedule = Schedule([[1]], [8], slots=8, limit=WORTH_SHRINKING)
+    schedule = make_schedule([[1]], [8], slots=8, limit=WORTH_SHRINKING)
     schedule.next_prompts(1, 1)
     schedule.assign()
     schedule.update(*state(8, [3, 6]))
