@@ -88,12 +88,12 @@ def _attend(score, value, dtype, queries, sources):
         scores.append(found * scale + jnp.where(mask, jnp.float32(0), -jnp.inf))
     tops = [_apart(jnp.max(one, axis=-1, keepdims=True), rows) for one in scores]
     top = functools.reduce(jnp.maximum, tops)
-    out, total = 0, 0
+    outs, totals = [], []
     for (_, v, _), one in zip(sources, scores, strict=True):
         weights = jnp.exp(one - _together(top, len(v)))
-        total += _apart(jnp.sum(weights, axis=-1, keepdims=True), rows)
-        out += _apart(value(weights.astype(dtype), v.astype(dtype)), rows)
-    return out / total
+        totals.append(_apart(jnp.sum(weights, axis=-1, keepdims=True), rows))
+        outs.append(_apart(value(weights.astype(dtype), v.astype(dtype)), rows))
+    return sum(outs[1:], outs[0]) / sum(totals[1:], totals[0])
 
 
 def _together(x: jax.Array, prompts: int) -> jax.Array:

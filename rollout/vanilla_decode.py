@@ -63,7 +63,8 @@ class Programs:
         self._graph, params, self._rest = nnx.split(model, nnx.Param, ...)
         self._fused = fused
         like = nnx.eval_shape(lambda params: self._laid_out(params), params)
-        self._decode_graph = nnx.split(like, nnx.Param, ...)[0]
+        self._decode_graph, *like = nnx.split(like, nnx.Param, ...)
+        self._decode_structure = jax.tree.structure(like)
         self._config = model.config
         self._cache_dtype = cache_dtype
         self._max_new_tokens = max_new_tokens
@@ -119,9 +120,9 @@ class Programs:
         """Lay the weights out for decoding; what stays as it is is shared, not copied."""
         self.compiled["prepare"] += 1
         model = self._laid_out(params)
-        _, params, rest = nnx.split(model, nnx.Param, ...)
+        _, *states = nnx.split(model, nnx.Param, ...)
         head = column_head(model) if self._fused else model.head_kernel()
-        return DecodeWeights(params, rest, head)
+        return DecodeWeights(tuple(jax.tree.leaves(states)), head)
 
     def _logits(self, hidden: jax.Array, head: jax.Array) -> jax.Array:
         """`[S, D]` to `[V, S]`."""
@@ -236,7 +237,8 @@ class Programs:
             truncated: static; see `sample`.
         """
         self.compiled["decode"] += 1
-        model = nnx.merge(self._decode_graph, weights.params, weights.rest)
+        states = jax.tree.unflatten(self._decode_structure, weights.arrays)
+        model = nnx.merge(self._decode_graph, *states)
         # For every place at once: a hash is a loop of small programs, which would cost every step.
         starts = state.prompts.starts(len(state.active))
         noise = spread(noise_ahead(state.keys, starts, state.cache.capacity))

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
+import jax
 import numpy as np
 from flax import nnx
 
@@ -14,7 +17,7 @@ from .scheduler import NARROWER, WORTH_NARROWING, Row, Schedule
 from .types import Completion, Finished
 from .vanilla_decode import Programs
 from .vanilla_state import CallArrays, DecodeState, DecodeWeights, Fill, Progress, PromptBatch
-from .weights import mesh_context
+from .weights import mesh_of
 
 SHARE = -1  # decode until a share of the completions has ended, which the device counts
 HEADROOM = 16  # tokens that a slot has room for, at least, when decoding begins
@@ -52,6 +55,7 @@ class Run:
     ):
         self._programs = programs
         self._params = params
+        self._mesh = mesh_of(params)
         self._version = version
         self._schedule = schedule
         self._arrays = arrays
@@ -67,7 +71,7 @@ class Run:
         # Read first: it takes longest, and what is small is done beside it.
         longest = schedule.longest_unread
         batch = self._read()
-        with mesh_context(self._params):
+        with self._on_mesh():
             weights = self._programs.prepare(self._params)
             state = self._programs.empty_state(
                 prompts=schedule.held,
@@ -94,9 +98,13 @@ class Run:
                 ready = self._harvest(seen)
                 seen = following
             if schedule.shrinkable:
-                with mesh_context(self._params):
+                with self._on_mesh():
                     state = self._programs.keep(state, schedule.shrink())
         yield from ready
+
+    def _on_mesh(self) -> AbstractContextManager[Any]:
+        """In it, activations are spread over the mesh that the weights are on, if any."""
+        return nullcontext() if self._mesh is None else jax.set_mesh(self._mesh)
 
     def _read(self) -> PromptBatch:
         """Prefill the next prompts, as many as the budget of tokens holds."""
@@ -114,7 +122,7 @@ class Run:
         for row, prompt in enumerate(prompts):
             tokens[row, : len(prompt)] = prompt
             lengths[row] = len(prompt)
-        with mesh_context(self._params):
+        with self._on_mesh():
             return self._programs.read(self._params, tokens, lengths, chunk=chunk)
 
     def _fill(self, state: DecodeState, batch: PromptBatch) -> DecodeState:
@@ -128,14 +136,14 @@ class Run:
             fill.source[slot // schedule.shared] = row.batch_row
             fill.length[slot // schedule.shared] = len(schedule.prompts[row.request])
             fill.owner[slot] = row.request, row.completion
-        with mesh_context(self._params):
+        with self._on_mesh():
             return self._programs.fill(state, batch, fill, self._arrays, truncated=self._truncated)
 
     def _decode(
         self, weights: DecodeWeights, state: DecodeState, free_enough: int
     ) -> tuple[DecodeState, Progress]:
         room = fit(self._schedule.longest + HEADROOM, self._rooms)
-        with mesh_context(self._params):
+        with self._on_mesh():
             if room > state.cache.capacity:
                 state = self._programs.grow(state, capacity=room)
             return self._programs.decode(

@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from flax import nnx
 
 from ..models import KVCache, PromptCache, constrain
 from .sampling import SamplingArrays
@@ -28,13 +27,12 @@ class DecodeWeights(NamedTuple):
     """Weights as the decode program reads them.
 
     Attributes:
-        params: of the model, its projections joined where that is faster.
-        rest: what else the model holds.
+        arrays: all that the model holds, its projections joined where that is faster; a plain
+            tuple, since every call of a program goes through its arguments.
         head: `[D, V]`, or `[V, D]` where that is faster.
     """
 
-    params: nnx.State
-    rest: nnx.State
+    arrays: tuple[jax.Array, ...]
     head: jax.Array
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import jax
@@ -106,12 +105,11 @@ def placed(params: nnx.State) -> nnx.State:
     return jax.tree.map(lambda x: jax.device_put(x, x.sharding), params)
 
 
-def mesh_context(params: nnx.State) -> AbstractContextManager[Any]:
-    """In it, activations are spread over the mesh that the weights are on, if they are on one."""
+def mesh_of(params: nnx.State) -> Mesh | None:
+    """The mesh that the weights are on, if they are on one."""
     sharding = jax.tree.leaves(params)[0].sharding
-    if isinstance(sharding, NamedSharding) and isinstance(sharding.mesh, Mesh):
-        return jax.set_mesh(sharding.mesh)
-    return nullcontext()
+    mesh = sharding.mesh if isinstance(sharding, NamedSharding) else None
+    return mesh if isinstance(mesh, Mesh) else None
 
 
 def check_same(given: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> None:
