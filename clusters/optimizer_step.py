@@ -74,10 +74,12 @@ def look(
 
 
 def _step(
-    optimizer: optax.GradientTransformation, params: Any, optimizer_state: Any, gradients: Any
+    optimizer: optax.GradientTransformation, optimizer_state: Any, params: Any, gradients: Any
 ) -> tuple[Any, Any]:
+    # What is given away goes to what is returned in order, so that the state comes first in both:
+    # moments that took each other's memory would be copied first.
     updates, state = optimizer.update(gradients, optimizer_state, widened(params))
-    return optax.apply_updates(params, updates), state
+    return state, optax.apply_updates(params, updates)
 
 
 def widened(params: Any) -> Any:
@@ -99,7 +101,7 @@ def step_program(*, keep_params: bool, keep_optimizer: bool) -> Callable[..., An
         keep_optimizer: likewise for the optimizer's state (a checkpoint that is being written).
 
     Returns:
-        `(optimizer, params, optimizer_state, gradients) -> (params, optimizer_state)`.
+        `(optimizer, optimizer_state, params, gradients) -> (optimizer_state, params)`.
     """
     donated = ["gradients"] if keep_params else ["params"]
     if not keep_optimizer:
@@ -158,7 +160,8 @@ def take_step(
         updates, optimizer_state = made
         return apply_program(keep_params=keep_params)(params, updates), optimizer_state, report
     program = step_program(keep_params=keep_params, keep_optimizer=keep_optimizer)
-    return *program(optimizer, params, optimizer_state, total.gradients), report
+    state, params = program(optimizer, optimizer_state, params, total.gradients)
+    return params, state, report
 
 
 def compile_step(
@@ -172,8 +175,7 @@ def compile_step(
     keep_optimizer: bool,
 ) -> None:
     """Compile what `take_step` calls, but for a mere sum; the arguments may be shapes."""
-    before = optimizer, params, optimizer_state
-    look.jitted.lower(*before, total, keep=costly).compile()
+    look.jitted.lower(optimizer, params, optimizer_state, total, keep=costly).compile()
     if not costly:
         program = step_program(keep_params=keep_params, keep_optimizer=keep_optimizer)
-        program.lower(*before, total.gradients).compile()
+        program.lower(optimizer, optimizer_state, params, total.gradients).compile()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -16,6 +17,9 @@ _QUICK: dict[str, Any] = {"xla_backend_optimization_level": 1}
 # is 1.1 to 1.6 times as fast at the products, YNNPACK twice at the sums of a decode step: each gets
 # what it does better.
 _PRODUCTS: dict[str, Any] = {"xla_cpu_experimental_ynn_fusion_type": "LIBRARY_FUSION_TYPE_REDUCE"}
+
+# What JAX records when it has compiled a program, and the seconds from which on much was freed.
+_COMPILED, _LONG = "/jax/core/compile/backend_compile_duration", 1.0
 
 
 def quick() -> dict[str, Any] | None:
@@ -46,6 +50,7 @@ class QuickJit:
     @functools.cached_property
     def jitted(self) -> Any:
         """What `jax.jit` makes of it."""
+        release_after_compiling()
         options = quick()
         if self._wide_products and options is not None:
             options = {**options, **(fast_products() or {})}
@@ -54,6 +59,25 @@ class QuickJit:
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         """Call the compiled function."""
         return self.jitted(*arguments, **named)
+
+
+@functools.cache
+def release_after_compiling() -> None:
+    """Give back to the system what a compiler has freed, whenever one has worked for a second.
+
+    Glibc would keep it, some hundred MiB, where arrays of many MiB find no place.
+    """
+    try:
+        trim = ctypes.CDLL(None).malloc_trim
+    except (AttributeError, OSError, TypeError):  # Another C library.
+        return
+    trim.argtypes = [ctypes.c_size_t]
+
+    def ends(event: str, duration_secs: float, **_: Any) -> None:
+        if event == _COMPILED and duration_secs >= _LONG:
+            trim(0)
+
+    jax.monitoring.register_event_duration_secs_listener(ends)
 
 
 def fast_products() -> dict[str, Any] | None:

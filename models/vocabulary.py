@@ -96,13 +96,15 @@ def _add(sums: Sums, z, new, places) -> Sums:
     peak = jnp.maximum(sums.peak, jnp.max(masked, axis=-1))
     lower = sums.peak - peak
     kept = jnp.exp(lower)
-    shifted = masked - peak[:, None]
+    total = jnp.sum(jnp.exp(masked - peak[:, None]), axis=-1)
+    # Exponentials of their own, behind a barrier: those of the total would be written out for both.
+    shifted = masked - jax.lax.optimization_barrier(peak)[:, None]
     e = jnp.exp(shifted)
     width = z.shape[1]
     at = jnp.take_along_axis(z, jnp.clip(places, 0, width - 1)[:, None], axis=1)[:, 0]
     return Sums(
         peak,
-        kept * sums.total + jnp.sum(e, axis=-1),
+        kept * sums.total + total,
         kept * (sums.weighted + lower * sums.total) + jnp.sum(e * shifted, axis=-1),
         kept**2 * sums.squares + jnp.sum(e * e, axis=-1),
         jnp.where((places >= 0) & (places < width), at, sums.target),

@@ -80,6 +80,22 @@ def test_a_step_is_that_of_optax_or_none(costly):
         jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-6), ours, theirs)
 
 
+@pytest.mark.parametrize("keep_params", [False, True])
+def test_all_that_a_step_makes_lies_where_the_same_lay_before(keep_params):
+    """Moments of one shape that took each other's memory would be copied first."""
+    optimizer = make_optimizer(OptimizerConfig(learning_rate=0.1), 10)
+    params, gradients = jax.tree.map(jnp.copy, (PARAMS, GRADS))
+    state = jax.tree.map(jnp.copy, optimizer.init(params))
+    before = _places((state, gradients if keep_params else params))
+    kept = {"costly": False, "keep_params": keep_params, "keep_optimizer": False}
+    params, state, _ = take_step(optimizer, params, state, Total(gradients, 1.0), **kept)
+    assert _places((state, params)) == before
+
+
+def _places(tree):
+    return [x.unsafe_buffer_pointer() for x in jax.tree.leaves(tree) if x.ndim]
+
+
 def test_it_is_optax_itself_with_clipping_before():
     config = OptimizerConfig(
         name="adamw", learning_rate=0.1, weight_decay=0.3, max_grad_norm=0.5, options={"b2": 0.9}

@@ -152,3 +152,9 @@ def test_the_memory_of_a_large_vocabulary():
     All logits would take 1.2 GB, and a second gradient of the kernel 39 MB.
     """
     assert peak_bytes(151_936, 2048, 64, True) < 64 * 2**20 + 2048 * 64 * 4
+
+
+def test_an_entropy_holds_nothing_of_the_size_of_the_logits_that_are_kept():
+    """Exponentials that its sum and the total shared would be kept beside them, for all blocks."""
+    kept = 512 * 32_768 * 4
+    assert kept <= peak_bytes(32_768, 512, 8, True) < 1.3 * kept
