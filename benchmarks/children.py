@@ -9,7 +9,7 @@ import selectors
 import signal
 import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -242,6 +242,7 @@ def interleave(
     per_round: Sequence[Mapping[str, Any]] = (),
     *,
     warm: int = 1,
+    beside: Callable[[], object] = lambda: None,
 ) -> None:
     """Measure A B C, A B C, ...
 
@@ -251,6 +252,7 @@ def interleave(
         per_round: what is told to all in each round, e.g. a seed; the first also to the rounds
             that are not kept.
         warm: rounds before that are not kept, in which programs are compiled.
+        beside: called in each round that is kept.
     """
     for number in range(-warm, rounds):
         told = per_round[max(number, 0)] if per_round else {}
@@ -262,3 +264,6 @@ def interleave(
             one.go(**told)
             if number < 0:
                 del one.answers[before:]
+        if number >= 0:
+            time.sleep(SETTLE)
+            beside()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -39,7 +38,7 @@ class Bench:
         self.versions: dict[str, str] = {}
         self.differences: dict[str, dict[str, float | str]] = {}
         self._up: dict[tuple[str, int], Child | PeerError] = {}
-        self._limits: dict[int, limits.Limits] = {}
+        self._yardsticks: dict[int, list[limits.Yardstick]] = {}
 
     def say(self, text: str) -> None:
         """A line on the screen."""
@@ -134,21 +133,24 @@ class Bench:
             text = value if isinstance(value, str) else f"at most {value:.1e} nats from ours"
             self.say(f"    log-probabilities of {name}: {text}")
 
-    def limits(self, vocab: int) -> limits.Limits:
-        """The machine's limits at the shapes of the shared model."""
-        if vocab not in self._limits:
-            workers = []
-            for name in (OURS, "torch"):
-                one = self.contestant(name, name, vocab)
-                workers += [one.child] if one.child is not None else []
-            time.sleep(1.0)
-            self._limits[vocab] = limits.measure(cases.shape(vocab), workers, self.cores)
-        return self._limits[vocab]
+    def yardstick(self, vocab: int) -> limits.Yardstick:
+        """What measures the machine's limits at the shapes of the shared model, for one measure."""
+        workers = []
+        for name in (OURS, "torch"):
+            one = self.contestant(name, name, vocab)
+            workers += [one.child] if one.child is not None else []
+        made = limits.Yardstick(cases.shape(vocab), workers, self.cores)
+        self._yardsticks.setdefault(vocab, []).append(made)
+        return made
 
     @property
     def measured_limits(self) -> dict[str, dict[str, float]]:
-        """What was measured of them, by vocabulary."""
-        return {str(vocab): found.as_dict() for vocab, found in self._limits.items()}
+        """Medians of all that was measured of them, by vocabulary."""
+        found = {
+            str(vocab): [one for made in several for one in made.found]
+            for vocab, several in self._yardsticks.items()
+        }
+        return {vocab: limits.typical(all_).as_dict() for vocab, all_ in found.items() if all_}
 
     def end_all(self) -> None:
         """End the workers that are kept."""

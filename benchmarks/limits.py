@@ -5,9 +5,11 @@ from __future__ import annotations
 import datetime
 import os
 import platform
+import statistics
 import threading
 import time
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +20,8 @@ from counts import Generation, Shape, head_weights, layer_weights
 
 GIGA = 1e9
 RAM_BYTES = 256 << 20  # an array that no cache holds
-REPEATS = 7
-SECONDS = 0.12  # a product is measured that long
+REPEATS = 3
+SECONDS = 0.03  # a product is measured that long, each time
 BLOCK = 2048  # columns of a wide product that may be taken at a time
 
 
@@ -38,7 +40,7 @@ def describe() -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Limits:
-    """What bounds the work, measured in the same run.
+    """What bounds the work, as it was when it was measured.
 
     Attributes:
         wide: operations a second in the products of a pass over all tokens of a batch.
@@ -79,6 +81,32 @@ class Limits:
         rate = 1 / (share / head + (1 - share) / body)
         decode = max(work.decode_flops / rate, work.decode_bytes / self.near)
         return work.prefill_flops / self.wide + decode
+
+
+class Yardstick:
+    """The machine's limits, measured in turn with what they bound: both see the same hour.
+
+    Args:
+        shape: whose products are measured.
+        children: workers that have `matmul_rates`.
+        cores: threads that copy.
+    """
+
+    def __init__(self, shape: Shape, children: list[Child], cores: int):
+        self._measured = shape, children, cores
+        self.found: list[Limits] = []
+        """One entry a measurement."""
+
+    def measure(self) -> Limits:
+        """Measure once more."""
+        self.found.append(measure(*self._measured))
+        return self.found[-1]
+
+
+def typical(found: Sequence[Limits]) -> Limits:
+    """The median of several measurements, limit by limit."""
+    rates = zip(*(astuple(one) for one in found), strict=True)
+    return Limits(*map(statistics.median, rates))
 
 
 def measure(shape: Shape, children: list[Child], cores: int) -> Limits:

@@ -11,6 +11,7 @@ from cases import COMPLETION, GROUP, PROMPT, PROMPTS
 from children import Child, Contestant, PeerError, interleave
 from context import Bench
 from first_steps import cold, kept_row
+from limits import Limits, typical
 from rows import OURS, Row, Target, cells, rate, seconds
 
 GENERATION = {"tunix": "tunix", "transformers": "torch", "vllm": "vllm"}
@@ -31,7 +32,8 @@ def step(bench: Bench, vocab: int) -> list[Row]:
         bench.contestant(label, name, vocab, **request)
         for label, name in {OURS: OURS, **contestants}.items()
     ]
-    interleave(warm, bench.rounds)
+    yardstick = bench.yardstick(vocab)
+    interleave(warm, bench.rounds, beside=yardstick.measure)
     large = vocab == cases.LARGE_VOCAB
     targets = (Target(3.0 if large else 2.0, ("tunix",)), Target(2.0, ("trl",)))
     first = [one for one, _, _ in parts.values()]
@@ -43,11 +45,11 @@ def step(bench: Bench, vocab: int) -> list[Row]:
             found[label] = {"failed": part[0].failed} if value is None else {"value": value}
         return found
 
-    limit = bench.limits(vocab)
+    limit = typical(yardstick.found)
     size, lengths = cases.shape(vocab), bench.batch(vocab).lengths
     work = counts.generation(size, [(PROMPT, [COMPLETION] * GROUP)] * PROMPTS)
     bound = limit.generation_seconds(size, work, rows=PROMPTS * GROUP) + 4 * _pass_bound(
-        bench, vocab, lengths
+        limit, size, lengths
     )
     return [
         Row("whole GRPO step", vocab, "s", False, cells(warm, seconds), bound, targets),
@@ -95,8 +97,9 @@ def generation(bench: Bench, vocab: int) -> list[Row]:
         bench.contestant(name, name, vocab, **request, logps=True) for name in ("tunix", "vllm")
     ]
     seeds = [{"seed": number} for number in range(bench.rounds)]
-    interleave([*columns, *saying, default], bench.rounds, seeds)
-    size, limit = cases.shape(vocab), bench.limits(vocab)
+    yardstick = bench.yardstick(vocab)
+    interleave([*columns, *saying, default], bench.rounds, seeds, beside=yardstick.measure)
+    size, limit = cases.shape(vocab), typical(yardstick.found)
     work = counts.generation(size, [(PROMPT, [COMPLETION] * GROUP)] * PROMPTS)
     tokens = PROMPTS * GROUP * COMPLETION
     bound = tokens / limit.generation_seconds(size, work, rows=PROMPTS * GROUP)
@@ -152,6 +155,7 @@ def long_tail(bench: Bench, vocab: int) -> list[Row]:
         cache=DEFAULT_CACHE,
     )
     size, groups, bounds = cases.shape(vocab), [], []
+    yardstick = bench.yardstick(vocab)
     for number in range(bench.rounds):
         interleave([ours], 1, [{"seed": number}])
         if len(ours.answers) <= number:
@@ -163,7 +167,7 @@ def long_tail(bench: Bench, vocab: int) -> list[Row]:
         interleave([*others, *slow], 1, [told])
         grouped = [lengths[i : i + GROUP] for i in range(0, len(lengths), GROUP)]
         work = counts.generation(size, [(PROMPT, one) for one in grouped])
-        least = bench.limits(vocab).generation_seconds(size, work, rows=len(lengths))
+        least = yardstick.measure().generation_seconds(size, work, rows=len(lengths))
         groups.append(lengths)
         bounds.append(sum(lengths) / least)
     total = sum(map(sum, groups)) / max(1, len(groups))
@@ -198,9 +202,10 @@ def logps(bench: Bench, vocab: int) -> list[Row]:
     request = {"do": "logps", "batch": str(batch.path)}
     names = {OURS: OURS, "tunix": "tunix", "torch": "torch"}
     columns = [bench.contestant(label, name, vocab, **request) for label, name in names.items()]
-    interleave(columns, 2 * bench.rounds)
+    yardstick = bench.yardstick(vocab)
+    interleave(columns, 2 * bench.rounds, beside=yardstick.measure)
     targets = (Target(1.3, ("tunix",)),) if vocab == cases.SMALL_VOCAB else ()
-    bound = _pass_bound(bench, vocab, batch.lengths)
+    bound = _pass_bound(typical(yardstick.found), cases.shape(vocab), batch.lengths)
     found = cells(columns, seconds)
     row = Row("log-prob pass, 32 × 96 tokens", vocab, "s", False, found, bound, targets)
     return [_with_shared_prompts(row, bench)]
@@ -213,10 +218,11 @@ def train(bench: Bench, vocab: int) -> list[Row]:
     names = {OURS: OURS, "tunix": "tunix", "torch": "torch"}
     columns = [bench.contestant(label, name, vocab, **request) for label, name in names.items()]
     # Twice: the first step must spare weights that others hold, the others need not.
-    interleave(columns, bench.rounds, warm=2)
+    yardstick = bench.yardstick(vocab)
+    interleave(columns, bench.rounds, warm=2, beside=yardstick.measure)
     small = vocab == cases.SMALL_VOCAB
     targets = (Target(1.6, ("tunix",)), Target(1.0, ("torch",)), Target(0.65)) if small else ()
-    bound = 3 * _pass_bound(bench, vocab, batch.lengths)
+    bound = 3 * _pass_bound(typical(yardstick.found), cases.shape(vocab), batch.lengths)
     found = cells(columns, seconds)
     row = Row("training step, 32 × 96 tokens", vocab, "s", False, found, bound, targets)
     return [_with_shared_prompts(row, bench)]
@@ -250,11 +256,10 @@ def _try(one: Contestant, child: Child, request: dict) -> None:
         one.failed = str(error)
 
 
-def _pass_bound(bench: Bench, vocab: int, lengths: list[tuple[int, int]]) -> float:
+def _pass_bound(limit: Limits, size: counts.Shape, lengths: list[tuple[int, int]]) -> float:
     """The least time for a forward pass: the layers and the head at their measured rates."""
-    size = cases.shape(vocab)
     head = sum(counts.head_flops(size, completion) for _, completion in lengths)
-    return bench.limits(vocab).pass_seconds(counts.logp_flops(size, lengths) - head, head)
+    return limit.pass_seconds(counts.logp_flops(size, lengths) - head, head)
 
 
 def _with_shared_prompts(row: Row, bench: Bench) -> Row:

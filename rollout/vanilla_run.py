@@ -35,7 +35,7 @@ class Run:
         truncated: whether top-p or top-k is on.
         prefill_tokens: prompt tokens read in one pass.
         widths: buckets of prompt tokens that are read.
-        held: buckets of prompt tokens that are held while their completions grow.
+        held_widths: buckets of prompt tokens that are held while their completions grow.
         rooms: buckets of the tokens that a slot has room for after its prompt.
     """
 
@@ -50,7 +50,7 @@ class Run:
         truncated: bool,
         prefill_tokens: int,
         widths: tuple[int, ...],
-        held: tuple[int, ...],
+        held_widths: tuple[int, ...],
         rooms: tuple[int, ...],
     ):
         self._programs = programs
@@ -62,7 +62,7 @@ class Run:
         self._truncated = truncated
         self._prefill_tokens = prefill_tokens
         self._widths = widths
-        self._held = held
+        self._held_widths = held_widths
         self._rooms = rooms
 
     def finished(self) -> Iterator[Finished]:
@@ -75,7 +75,7 @@ class Run:
             weights = self._programs.prepare(self._params)
             state = self._programs.empty_state(
                 prompts=schedule.held,
-                width=fit(longest, self._held),
+                width=fit(longest, self._held_widths),
                 slots=schedule.slots,
                 capacity=self._rooms[0],
             )

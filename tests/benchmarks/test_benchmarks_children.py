@@ -114,15 +114,16 @@ def test_measures_take_turns(monkeypatch):
 
     a, b, c = (Contestant(name, Fake(name), {"do": "x"}) for name in "abc")
     b.rounds = 1
-    interleave([a, b, c], 3, [{"seed": 0}, {"seed": 1}, {"seed": 2}])
+    told = [{"seed": 0}, {"seed": 1}, {"seed": 2}]
+    interleave([a, b, c], 3, told, beside=lambda: asked.append("beside"))
     # A round that is not kept, then three; b takes part in the first alone, c fails in the second.
     assert asked == [
         ("a", 0), ("b", 0), ("c", 0),
-        ("a", 0), ("b", 0), ("c", 0),
-        ("a", 1), ("c", 1),
-        ("a", 2),
+        ("a", 0), ("b", 0), ("c", 0), "beside",
+        ("a", 1), ("c", 1), "beside",
+        ("a", 2), "beside",
     ]  # fmt: skip
-    assert [one["seconds"] for one in a.answers] == [4.0, 7.0, 9.0]
+    assert [one["seconds"] for one in a.answers] == [4.0, 8.0, 11.0]
     assert len(b.answers) == 1
     assert c.failed == "out of memory"
 
