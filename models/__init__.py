@@ -1,6 +1,6 @@
 """Decoder models in Flax NNX, their weights in and out, and log-probabilities of their tokens."""
 
-from .axes import constrain, parameter_axes
+from .axes import constrain, parameter_axes, parts_on
 from .cache import KVCache, PromptCache, grow_cache, init_cache, take_rows
 from .compilers import QuickJit, fast_products, quick
 from .config import ModelConfig, RopeConfig
@@ -85,6 +85,7 @@ __all__ = [
     "merge_adapters",
     "named_arrays",
     "parameter_axes",
+    "parts_on",
     "quick",
     "read_adapter_config",
     "save_adapters",

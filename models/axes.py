@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-from jax.sharding import AxisType, PartitionSpec, Sharding
+from jax.sharding import AbstractMesh, AxisType, Mesh, PartitionSpec, Sharding
 
 # (module, leaf) -> axis names. `heads` and `kv_heads` axes hold heads times head width.
 AXES: dict[tuple[str, str], tuple[str, ...]] = {
@@ -68,16 +69,22 @@ def constrain(x: jax.Array, *names: str | None) -> jax.Array:
     places: list[tuple[str, ...] | None] = []
     ours = False
     for name, size in zip(names, x.shape, strict=False):
-        axes = () if name is None else ACTIVATIONS[name]
-        axes = tuple(axis for axis in axes if axis in mesh.axis_names)
+        axes = () if name is None else _axes_on(mesh, name)
         ours = ours or bool(axes)
-        parts = 1
-        for axis in axes:
-            parts *= mesh.shape[axis]
+        parts = 1 if name is None else parts_on(mesh, name)
         places.append(axes if parts > 1 and size % parts == 0 else None)
     if not ours:
         return x
     return jax.lax.with_sharding_constraint(x, PartitionSpec(*places))
+
+
+def parts_on(mesh: Mesh | AbstractMesh, name: str) -> int:
+    """Into how many parts a mesh spreads an activation's axis, a key of `ACTIVATIONS`."""
+    return math.prod(mesh.shape[axis] for axis in _axes_on(mesh, name))
+
+
+def _axes_on(mesh: Mesh | AbstractMesh, name: str) -> tuple[str, ...]:
+    return tuple(axis for axis in ACTIVATIONS[name] if axis in mesh.axis_names)
 
 
 def parameter_axes(path: Sequence[Any], rank: int) -> tuple[str, ...]:

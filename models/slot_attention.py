@@ -119,6 +119,8 @@ def _value_product(weights: jax.Array, v: jax.Array) -> jax.Array:
 
 
 def _score_sum(q: jax.Array, k: jax.Array) -> jax.Array:
+    # Sums over two sources of one shape would share the queries' copies, written out for both.
+    q, k = jax.lax.optimization_barrier((q, k))
     return jnp.sum(q[..., None] * k[:, :, None], axis=-2)
 
 

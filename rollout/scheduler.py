@@ -50,6 +50,8 @@ class Schedule:
         self.prompts = prompts
         self.slots = slots
         self.shared = shared
+        self.apart = shared > 1
+        """Whether prompts are held apart from the slots."""
         self._n = n
         self._limit = limit
         self._early = early
@@ -123,9 +125,12 @@ class Schedule:
         return self._limit - min(self._count[slot] for slot in self._in_slot) >= WORTH_SHRINKING
 
     @property
-    def longest(self) -> int:
-        """Tokens of the longest completion that grows."""
-        return max(int(self._count[slot]) for slot in self._in_slot)
+    def furthest(self) -> int:
+        """Tokens in the fullest slot in which a completion grows."""
+        return max(
+            int(self._count[slot]) + (0 if self.apart else len(self.prompts[row.request]))
+            for slot, row in self._in_slot.items()
+        )
 
     @property
     def longest_unread(self) -> int:

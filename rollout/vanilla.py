@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from ..models import Decoder
+from ..models import Decoder, parts_on
 from ..registry import ZootomyError
 from .buckets import fit, ladder, slot_ladder
 from .checks import CLOSED, OWN_NOISE, SEED, check_positions, check_requests
@@ -22,13 +22,13 @@ from .types import Completion, Finished, Request, SamplingParams, Weights, whole
 from .vanilla_decode import Programs
 from .vanilla_run import Run
 from .vanilla_state import CallArrays
-from .weights import named_params, placed, replace_params
+from .weights import mesh_of, named_params, placed, replace_params
 
 SMALLEST_WIDTH = 16  # prompt tokens
 # Tokens a slot. From half of it, short completions take 1.5% less time, and 1 s to compile for.
 SMALLEST_ROOM = 128
 # Tokens that are held of a prompt: decoding is compiled for each of these widths.
-SMALLEST_HELD = 64
+SMALLEST_HELD = 32
 
 
 class VanillaEngine:
@@ -50,15 +50,17 @@ class VanillaEngine:
     """
 
     def __init__(self, config: RolloutConfig, model: Decoder, *, version: int = 0):
-        check_positions(config, model.config.max_positions)
+        total = check_positions(config, model.config.max_positions)
         self.config = config
         self._vocabulary = model.config.vocab_size
         self._widths = ladder(SMALLEST_WIDTH, config.max_prompt_tokens)
         self._held_widths = ladder(SMALLEST_HELD, config.max_prompt_tokens)
-        self._rooms = ladder(SMALLEST_ROOM, config.max_new_tokens)
+        self._rooms = ladder(SMALLEST_ROOM, total)
         self._slots = slot_ladder(config.max_slots)
         dtype = model.dtype if config.cache_dtype == "model" else jnp.dtype(config.cache_dtype)
         params = placed(nnx.state(model, nnx.Param))
+        mesh = mesh_of(params)
+        self._parts = 1 if mesh is None else parts_on(mesh, "rows")
         devices = {device for x in jax.tree.leaves(params) for device in x.devices()}
         # Other layouts of the weights pay on CPUs; elsewhere the copy costs more than it saves. Nor
         # do weights that are spread over several devices become one matrix.
@@ -156,13 +158,15 @@ class VanillaEngine:
         """How many slots a call takes, and how many of them start from one prompt.
 
         A prompt is shared where all have as many completions and none waits: a slot that is taken
-        again later takes another prompt than its neighbours.
+        again later takes another prompt than its neighbours. On a mesh prompts are spread as slots
+        are, and must divide over it.
         """
         total, shared = sum(counts), counts[0]
-        if total > self.config.max_slots or len(set(counts)) > 1:
-            return fit(total, self._slots), 1
-        prompts = fit(len(counts), slot_ladder(self.config.max_slots // shared))
-        return prompts * shared, shared
+        if total <= self.config.max_slots and set(counts) == {shared}:
+            prompts = fit(len(counts), slot_ladder(self.config.max_slots // shared))
+            if prompts % self._parts == 0:
+                return prompts * shared, shared
+        return fit(total, self._slots), 1
 
     def update_weights(self, weights: Weights, version: int) -> None:
         """Sample from these weights from now on; see `RolloutEngine`.

@@ -86,7 +86,14 @@ class Programs:
         )
 
     def _empty_state(self, *, prompts: int, width: int, slots: int, capacity: int) -> DecodeState:
-        """S slots without a completion, each with room for `capacity` tokens after its prompt."""
+        """S slots without a completion, each with room for `capacity` tokens.
+
+        Args:
+            prompts: static, like the others; P, 0 where each slot holds its own.
+            width: W, 0 likewise.
+            slots: S.
+            capacity: tokens of a slot.
+        """
 
         def filled(value: Any, *shape: int) -> jax.Array:
             return jnp.full((slots, *shape), value)
@@ -96,7 +103,9 @@ class Programs:
                 prompts=PromptCache(
                     slots=init_cache(self._config, prompts, width, self._cache_dtype),
                     length=jnp.zeros(prompts, jnp.int32),
-                ),
+                )
+                if prompts
+                else None,
                 cache=init_cache(self._config, slots, capacity, self._cache_dtype),
                 token=filled(jnp.int32(0)),
                 position=filled(jnp.int32(0)),
@@ -184,16 +193,17 @@ class Programs:
             kept = jnp.where(started[:, None, None, None], read, before)
             return jax.lax.dynamic_update_slice(old, kept, start)
 
-        kept = state.prompts
-        held = PromptCache(
-            slots=jax.tree.map(place, kept.slots, take_rows(prompts.cache, rows)),
-            length=jnp.where(started, fill.length, kept.length),
-        )
+        read = take_rows(prompts.cache, rows)
+        if state.prompts is None:
+            state = state._replace(cache=jax.tree.map(place, state.cache, read))
+        else:
+            slots = jax.tree.map(place, state.prompts.slots, read)
+            length = jnp.where(started, fill.length, state.prompts.length)
+            state = state._replace(prompts=PromptCache(slots, length))
         shared = len(state.active) // len(rows)
-        new, rows = jnp.repeat(started, shared), jnp.repeat(rows, shared)
+        new, rows, length = (jnp.repeat(x, shared) for x in (started, rows, fill.length))
         state = state._replace(
-            prompts=held,
-            position=jnp.where(new, held.starts(len(new)) - 1, state.position),
+            position=jnp.where(new, length - 1, state.position),
             count=jnp.where(new, 0, state.count),
             active=state.active | new,
             keys=jnp.where(new, row_keys(call.seed, jnp.asarray(fill.owner)), state.keys),
@@ -209,9 +219,11 @@ class Programs:
     def _keep(self, state: DecodeState, slots: jax.Array) -> DecodeState:
         """The state of fewer slots: `slots` `[S']` int32 of them."""
         self.compiled["keep"] += 1
-        shared = len(state.active) // len(state.prompts.length)
-        prompts = jax.tree.map(lambda x: x[slots // shared], state.prompts)
-        own = jax.tree.map(lambda x: x[slots], state._replace(prompts=None))
+        prompts, own = state.prompts, state._replace(prompts=None)
+        if prompts is not None:
+            shared = len(state.active) // len(prompts.length)
+            prompts = jax.tree.map(lambda x: x[slots // shared], prompts)
+        own = jax.tree.map(lambda x: x[slots], own)
         return spread(own._replace(prompts=prompts))
 
     def _decode(
@@ -240,7 +252,7 @@ class Programs:
         states = jax.tree.unflatten(self._decode_structure, weights.arrays)
         model = nnx.merge(self._decode_graph, *states)
         # For every place at once: a hash is a loop of small programs, which would cost every step.
-        starts = state.prompts.starts(len(state.active))
+        starts = state.starts()
         noise = spread(noise_ahead(state.keys, starts, state.cache.capacity))
 
         growing = jnp.sum(state.active)

@@ -36,7 +36,7 @@ class Run:
         prefill_tokens: prompt tokens read in one pass.
         widths: buckets of prompt tokens that are read.
         held_widths: buckets of prompt tokens that are held while their completions grow.
-        rooms: buckets of the tokens that a slot has room for after its prompt.
+        rooms: buckets of the tokens that a prompt and a slot have room for.
     """
 
     def __init__(
@@ -68,16 +68,19 @@ class Run:
     def finished(self) -> Iterator[Finished]:
         """Completions as they end. The device decodes on while the caller looks at them."""
         schedule = self._schedule
-        # Read first: it takes longest, and what is small is done beside it.
         longest = schedule.longest_unread
+        width = fit(longest, self._held_widths) if schedule.apart else 0
+        # Read first: it takes longest, and what is small is done beside it.
         batch = self._read()
         with self._on_mesh():
             weights = self._programs.prepare(self._params)
             state = self._programs.empty_state(
-                prompts=schedule.held,
-                width=fit(longest, self._held_widths),
+                prompts=schedule.held if schedule.apart else 0,
+                width=width,
                 slots=schedule.slots,
-                capacity=self._rooms[0],
+                capacity=self._room(width, 0)
+                if schedule.apart
+                else self._room(0, longest, at_least=fit(longest, self._widths)),
             )
         ready: list[Finished] = []
         seen: Progress | None = None
@@ -139,10 +142,21 @@ class Run:
         with self._on_mesh():
             return self._programs.fill(state, batch, fill, self._arrays, truncated=self._truncated)
 
+    def _room(self, width: int, filled: int, *, at_least: int = 0) -> int:
+        """How many tokens slots should have room for.
+
+        Args:
+            width: tokens of the prompts that are held apart.
+            filled: tokens in the fullest slot.
+            at_least: tokens that there must be room for.
+        """
+        return fit(max(width + filled + HEADROOM, at_least), self._rooms) - width
+
     def _decode(
         self, weights: DecodeWeights, state: DecodeState, free_enough: int
     ) -> tuple[DecodeState, Progress]:
-        room = fit(self._schedule.longest + HEADROOM, self._rooms)
+        width = 0 if state.prompts is None else state.prompts.slots.capacity
+        room = self._room(width, self._schedule.furthest)
         with self._on_mesh():
             if room > state.cache.capacity:
                 state = self._programs.grow(state, capacity=room)

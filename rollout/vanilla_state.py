@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from ..models import KVCache, PromptCache, constrain
@@ -54,8 +55,8 @@ class DecodeState(NamedTuple):
     """The slots, their keys and values, and what was sampled so far.
 
     Attributes:
-        prompts: P of them; slot s starts from prompt s // (S / P).
-        cache: S rows, of what comes after the prompts.
+        prompts: P of them; slot s starts from prompt s // (S / P). None: each slot holds its own.
+        cache: S rows, of what comes after the prompts, or of all.
         token: `[S]` int32, the last sampled token, not yet read by the model.
         position: `[S]` int32, where that token stands in its row.
         count: `[S]` int32, tokens sampled.
@@ -66,7 +67,7 @@ class DecodeState(NamedTuple):
         logps: `[S, T]` float32.
     """
 
-    prompts: PromptCache
+    prompts: PromptCache | None
     cache: KVCache
     token: jax.Array
     position: jax.Array
@@ -76,6 +77,11 @@ class DecodeState(NamedTuple):
     keys: jax.Array
     tokens: jax.Array
     logps: jax.Array
+
+    def starts(self) -> jax.Array:
+        """`[S]` int32: the position of each slot's first token."""
+        rows = self.cache.batch
+        return jnp.zeros(rows, jnp.int32) if self.prompts is None else self.prompts.starts(rows)
 
 
 class Progress(NamedTuple):

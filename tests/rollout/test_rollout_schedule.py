@@ -73,23 +73,29 @@ def test_it_is_steady_once_nothing_waits_and_nothing_is_to_move():
         assert not other.steady
 
 
-def test_the_longest_is_that_of_growing_completions():
+def test_the_fullest_slot_is_one_in_which_a_completion_grows():
     schedule = make_schedule([[1]], [3], slots=4, limit=5)
     schedule.next_prompts(1, 1)
     schedule.assign()
     schedule.update(np.ones(4, bool), np.array([4, 9, 2, 50]))  # the fourth slot is free
-    assert schedule.longest == 9
+    assert schedule.furthest == 1 + 9
+    apart = make_schedule([[1] * 7], [3], slots=3, shared=3, limit=5)
+    apart.next_prompts(1, 7)
+    apart.assign()
+    apart.update(np.ones(3, bool), np.array([4, 9, 2]))
+    assert apart.held == 1
+    assert apart.furthest == 9  # the prompt stands elsewhere
 
 
 def test_a_completion_in_a_slot_has_its_first_token():
     schedule = make_schedule([[1], [2, 2, 2]], [1, 1], slots=1, limit=WORTH_SHRINKING + 1)
     assert schedule.next_prompts(2, 3) == [[2, 2, 2], [1]]
     schedule.assign()
-    assert schedule.longest == 1
+    assert schedule.furthest == 3 + 1
     schedule.update(*state(1, [], count=7))
     schedule.finish(0)
     assert schedule.assign() == [(0, Row(0, 0, 1))]
-    assert schedule.longest == 1  # whatever the slot held before
+    assert schedule.furthest == 1 + 1  # whatever the slot held before
 
 
 def test_the_last_completions_move_to_a_quarter_of_the_slots():

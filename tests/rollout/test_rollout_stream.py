@@ -120,10 +120,10 @@ def test_the_device_decodes_on_before_the_host_has_looked(model, monkeypatch):
 
 def test_slots_that_fill_up_behind_the_hosts_back_are_given_more_room(engine, model, monkeypatch):
     """What was begun without knowing how far the slots are returns at once where one is full."""
-    monkeypatch.setattr(vanilla, "SMALLEST_ROOM", 5)
+    monkeypatch.setattr(vanilla, "SMALLEST_ROOM", 14)
     monkeypatch.setattr(vanilla_run, "HEADROOM", 1)
     narrow = VanillaEngine(CONFIG, model)
-    assert narrow._rooms == (5, 10)
+    assert narrow._rooms == (14, 22)
     requests = [REQUESTS[2]]  # 4 completions of 12 tokens, a slot each
     found = list(narrow.stream(requests, CONFIG.sampling(stop_ids=(7,)), seed=3))
     assert narrow.compilations["grow"] == 1

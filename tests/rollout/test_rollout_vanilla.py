@@ -218,30 +218,32 @@ def test_a_prompt_is_held_once_where_all_its_completions_have_slots(engine, mode
     decode = engine._programs.decode
 
     def watched(weights, state, *rest, **named):
-        seen.append((state.prompts.slots.batch, state.prompts.slots.capacity, state.cache.batch))
+        held = state.prompts and (state.prompts.slots.batch, state.prompts.slots.capacity)
+        seen.append((held, state.cache.batch, state.cache.capacity))
         return decode(weights, state, *rest, **named)
 
     monkeypatch.setattr(engine._programs, "decode", watched)
     held_by = {
-        (3, 3, 3): (4, 12),  # four prompts of up to 12 tokens, one not used, three slots from each
-        (3, 2): (6, 6),  # not as many from each: one a slot, and one slot idle
-        (1, 1): (2, 2),
-        (5,): (1, 5),
+        # four prompts of up to 12 tokens, one not used; three slots of 10 from each
+        (3, 3, 3): ((4, 12), 12, 10),
+        (3, 2): (None, 6, 22),  # not as many from each: one a slot, and one slot idle
+        (1, 1): (None, 2, 22),
+        (5,): ((1, 12), 5, 10),
     }
-    for counts, (prompts, slots) in held_by.items():
+    for counts, held in held_by.items():
         requests = [
             Request(request.prompt, n=n) for request, n in zip(REQUESTS, counts, strict=False)
         ]
         found = engine.generate(requests, STOPPING, seed=4)
-        assert seen.pop() == (prompts, 12, slots)
+        assert seen.pop() == held
         # What a completion says does not depend on what it shares.
         alone = VanillaEngine(dataclasses.replace(CONFIG, max_slots=1), model)
         assert flat(alone.generate(requests, STOPPING, seed=4)) == flat(found)
 
 
 def test_slots_get_more_room_as_rows_grow(trainer, model, monkeypatch):
-    # room for 5 tokens, then for all 10 in one call, each row exact across the border
-    monkeypatch.setattr("zootomy.rollout.vanilla.SMALLEST_ROOM", 5)
+    # room for 14 tokens, then for all 22 in one call, each row exact across the border
+    monkeypatch.setattr("zootomy.rollout.vanilla.SMALLEST_ROOM", 14)
     monkeypatch.setattr("zootomy.rollout.vanilla_run.HEADROOM", 1)
     growing = VanillaEngine(CONFIG, model)
     requests = [Request((9,), n=2), Request((8, 4, 1, 6, 2, 7, 3))]
@@ -377,7 +379,7 @@ def test_the_engine_keeps_the_protocol(model):
 
 def test_a_half_precision_cache_stays_near(engine, model):
     half = VanillaEngine(dataclasses.replace(CONFIG, cache_dtype="bfloat16"), model)
-    state = half._programs.empty_state(prompts=1, width=3, slots=1, capacity=4)
+    state = half._programs.empty_state(prompts=1, width=3, slots=2, capacity=4)
     assert state.cache.k[0].dtype == state.prompts.slots.v[0].dtype == jnp.bfloat16
     requests = REQUESTS[:1]
     first = dataclasses.replace(PLAIN, max_new_tokens=1)
