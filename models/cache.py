@@ -13,9 +13,10 @@ from .config import ModelConfig
 class KVCache(NamedTuple):
     """Keys `[B, kv_heads, head_dim, capacity]` and values `[B, kv_heads, capacity, head_dim]`.
 
-    Slot s of row b holds the token at position s of that row, so right-padded prompts leave no
-    holes: what was written for padding is overwritten by the token that comes to stand there, and
-    nothing beyond a token's own position is ever read for it. One array a layer, so that a step
+    Slot s of row b holds the token at position s of that row (after its prompt, beside a
+    `PromptCache`), so right-padded prompts leave no holes: what was written for padding is
+    overwritten by the token that comes to stand there, and nothing beyond a token's own slot is
+    ever read for it. One array a layer, so that a step
     slices no stack; slots last in the keys and before last in the values, so that neither the
     scores nor the output sum along the last axis, which a CPU cannot do many terms at a time.
     """
@@ -67,7 +68,7 @@ def init_cache(config: ModelConfig, batch: int, capacity: int, dtype=jnp.float32
     Args:
         config: gives layers, key heads and head width.
         batch: rows.
-        capacity: slots a row, in tokens; the largest position plus one.
+        capacity: slots a row, in tokens.
         dtype: storage dtype of keys and values.
 
     Returns:
@@ -116,21 +117,21 @@ def take_rows(cache: KVCache, rows: jax.Array) -> KVCache:
 
 
 def write_slots(
-    k_store: jax.Array, v_store: jax.Array, k: jax.Array, v: jax.Array, positions: jax.Array
+    k_store: jax.Array, v_store: jax.Array, k: jax.Array, v: jax.Array, slots: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """Put new keys and values at their positions; a position outside the stores is dropped.
+    """Put new keys and values in their slots; one beyond the stores is dropped.
 
     Args:
         k_store: `[B, kv_heads, head_dim, capacity]`, keys of one layer.
         v_store: `[B, kv_heads, capacity, head_dim]`, values of it.
         k: `[B, S, kv_heads, head_dim]`.
         v: the shape of `k`.
-        positions: `[B, S]` int32, distinct within a row.
+        slots: `[B, S]` int32, at least 0, distinct within a row.
 
     Returns:
-        The stores with `k[b, s]` and `v[b, s]` in slot `positions[b, s]` of row b.
+        The stores with `k[b, s]` and `v[b, s]` in slot `slots[b, s]` of row b.
     """
-    rows = jnp.arange(positions.shape[0])[:, None]
-    k_store = k_store.at[rows, :, :, positions].set(k.astype(k_store.dtype), mode="drop")
-    v_store = v_store.at[rows, :, positions].set(v.astype(v_store.dtype), mode="drop")
+    rows = jnp.arange(slots.shape[0])[:, None]
+    k_store = k_store.at[rows, :, :, slots].set(k.astype(k_store.dtype), mode="drop")
+    v_store = v_store.at[rows, :, slots].set(v.astype(v_store.dtype), mode="drop")
     return k_store, v_store

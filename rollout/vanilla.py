@@ -91,7 +91,7 @@ class VanillaEngine:
 
     @property
     def compilations(self) -> dict[str, int]:
-        """Programs compiled so far: how many to read, fill, decode and keep fewer slots."""
+        """Programs compiled so far, by what they do: prepare, read, fill, grow, decode, keep."""
         return dict(self._programs.compiled)
 
     def generate(

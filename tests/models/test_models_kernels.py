@@ -4,9 +4,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from zootomy.models import fast_products
 from zootomy.models.attention import packed_mask
 from zootomy.models.kernels import choose_kernel, packed_attention
-from zootomy.models.slot_attention import attend_slots
+from zootomy.models.slot_attention import PromptSlots, attend_slots
 from zootomy.registry import UnknownNameError, ZootomyError
 
 ROWS, LENGTH, HEADS, KV_HEADS, WIDTH = 2, 9, 6, 2, 8
@@ -145,3 +146,18 @@ def test_branches_attend_as_rows_do_under_the_mask_of_all():
     expected = both(dense, q, k, v, cotangent, jnp.asarray(segments))
     for got, want in zip(found, expected, strict=True):
         np.testing.assert_allclose(got, want, rtol=2e-5, atol=2e-6)
+
+
+def test_sums_over_two_sources_of_one_shape_write_no_queries_out():
+    # [rows, kv_heads, queries, width, slots] floats, if both were given one copy of the queries
+    rows, queries, slots = 8, HEADS // KV_HEADS, 32
+    q = jnp.ones((rows, 1, HEADS, WIDTH))
+    k, v = jnp.ones((rows, KV_HEADS, WIDTH, slots)), jnp.ones((rows, KV_HEADS, slots, WIDTH))
+    own, held = jnp.ones((rows, 1, slots), bool), jnp.ones((rows, slots), bool)
+
+    def attend(q, k, v, prompt_k, prompt_v):
+        return attend_slots(q, k, v, own, PromptSlots(prompt_k, prompt_v, held))
+
+    program = jax.jit(attend, compiler_options=fast_products()).lower(q, k, v, k, v).compile()
+    copies = 4 * rows * KV_HEADS * queries * WIDTH * slots
+    assert program.memory_analysis().temp_size_in_bytes < copies

@@ -178,3 +178,24 @@ def test_a_closed_engine_says_so(engine):
     for call in (lambda: outputs(engine), lambda: engine.update_weights({}, 1)):
         with pytest.raises(ZootomyError, match=r"^the engine is closed; make a new one$"):
             call()
+
+
+def test_prompts_are_shared_on_a_mesh_where_they_divide_over_it():
+    mesh = jax.make_mesh((4, 2), ("data", "fsdp"), axis_types=(AxisType.Auto,) * 2)
+    whole = NamedSharding(mesh, PartitionSpec())
+    graph, params, rest = nnx.split(model_of(0), nnx.Param, ...)
+    model = nnx.merge(graph, jax.device_put(params, whole), rest)
+    spread, alone = VanillaEngine(CONFIG, model), VanillaEngine(CONFIG, model_of(0))
+    assert alone._places([3] * 8) == spread._places([3] * 8) == (24, 3)
+    # 6 prompts do not divide over 8 devices, nor would 18 slots: 24 do
+    assert alone._places([3] * 6) == (18, 3)
+    assert spread._places([3] * 6) == (24, 1)
+    # more than there are slots for, or not as many from each
+    assert alone._places([3] * 24) == (64, 1)
+    assert alone._places([3, 2]) == (6, 1)
+    requests = [Request((n + 1, 2, n), n=3) for n in range(8)]
+    sampling = dataclasses.replace(CONFIG.sampling(), temperature=1.0)
+    for a, b in zip(
+        *(e.generate(requests, sampling, seed=2) for e in (spread, alone)), strict=True
+    ):
+        assert [c.tokens.tolist() for c in a] == [c.tokens.tolist() for c in b]
