@@ -242,7 +242,7 @@ def interleave(
     per_round: Sequence[Mapping[str, Any]] = (),
     *,
     warm: int = 1,
-    beside: Callable[[], object] = lambda: None,
+    beside: Callable[[], object] | None = None,
 ) -> None:
     """Measure A B C, A B C, ...
 
@@ -252,7 +252,7 @@ def interleave(
         per_round: what is told to all in each round, e.g. a seed; the first also to the rounds
             that are not kept.
         warm: rounds before that are not kept, in which programs are compiled.
-        beside: called in each round that is kept.
+        beside: called at the end of each round that is kept.
     """
     for number in range(-warm, rounds):
         told = per_round[max(number, 0)] if per_round else {}
@@ -264,6 +264,6 @@ def interleave(
             one.go(**told)
             if number < 0:
                 del one.answers[before:]
-        if number >= 0:
+        if number >= 0 and beside is not None:
             time.sleep(SETTLE)
             beside()

@@ -69,19 +69,11 @@ class Run:
         """Completions as they end. The device decodes on while the caller looks at them."""
         schedule = self._schedule
         longest = schedule.longest_unread
-        width = fit(longest, self._held_widths) if schedule.apart else 0
         # Read first: it takes longest, and what is small is done beside it.
         batch = self._read()
         with self._on_mesh():
             weights = self._programs.prepare(self._params)
-            state = self._programs.empty_state(
-                prompts=schedule.held if schedule.apart else 0,
-                width=width,
-                slots=schedule.slots,
-                capacity=self._room(width, 0)
-                if schedule.apart
-                else self._room(0, longest, at_least=fit(longest, self._widths)),
-            )
+            state = self._empty_state(longest)
         ready: list[Finished] = []
         seen: Progress | None = None
         while schedule.unfinished:
@@ -127,6 +119,18 @@ class Run:
             lengths[row] = len(prompt)
         with self._on_mesh():
             return self._programs.read(self._params, tokens, lengths, chunk=chunk)
+
+    def _empty_state(self, longest: int) -> DecodeState:
+        """Slots for completions of prompts of up to `longest` tokens."""
+        schedule, prompts, width = self._schedule, 0, 0
+        if schedule.apart:
+            prompts, width = schedule.held, fit(longest, self._held_widths)
+            room = self._room(width, 0)
+        else:
+            room = self._room(0, longest, at_least=fit(longest, self._widths))
+        return self._programs.empty_state(
+            prompts=prompts, width=width, slots=schedule.slots, capacity=room
+        )
 
     def _fill(self, state: DecodeState, batch: PromptBatch) -> DecodeState:
         schedule = self._schedule

@@ -40,6 +40,8 @@ class DecodeWeights(NamedTuple):
 class Fill(NamedTuple):
     """Which prompts are new, and with each the completions in all slots that start from it.
 
+    Where each slot holds its own prompt, P is S.
+
     Attributes:
         source: `[P]` int32, row of the prompt batch; -1 leaves a prompt and its slots as they are.
         length: `[P]` int32, tokens of the prompt.

@@ -130,7 +130,7 @@ def test_slots_that_fill_up_behind_the_hosts_back_are_given_more_room(engine, mo
     (want,) = engine.generate(requests, CONFIG.sampling(stop_ids=(7,)), seed=3)
     assert sorted(one.index for one in found) == [0, 1, 2, 3]
     assert all(same(one.completion, want[one.index]) for one in found)
-    assert max(len(one.tokens) for one in want) > 6  # a slot of 5 is full when the sixth is read
+    assert max(len(one.tokens) for one in want) > 3  # a slot of 2 is full when the third is read
 
 
 def test_an_engine_without_a_stream_gives_all_at_the_end(engine):
