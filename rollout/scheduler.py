@@ -25,11 +25,12 @@ class Row:
 
 
 class Schedule:
-    """The completions of one call: waiting for their prompt, for a slot, growing, finished.
+    """The completions of one lane: waiting for their prompt, for a slot, growing, finished.
 
     Args:
         prompts: token ids, one sequence a request.
         n: completions of each.
+        requests: indices of those that are sampled here.
         slots: how many grow at the same time.
         shared: how many slots side by side start from one prompt. More than 1 takes as many
             completions of each prompt, and a slot for every one.
@@ -41,6 +42,7 @@ class Schedule:
         self,
         prompts: Sequence[Sequence[int]],
         n: Sequence[int],
+        requests: Sequence[int],
         *,
         slots: int,
         shared: int,
@@ -56,7 +58,7 @@ class Schedule:
         self._limit = limit
         self._early = early
         # Prompts of like length are read together, so that little is padded.
-        self._unread = deque(sorted(range(len(prompts)), key=lambda i: -len(prompts[i])))
+        self._unread = deque(sorted(requests, key=lambda i: -len(prompts[i])))
         self._read: deque[Row] = deque()
         self._in_slot: dict[int, Row] = {}
         self._count = np.zeros(slots, np.int32)

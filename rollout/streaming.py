@@ -47,21 +47,21 @@ def in_groups(items: Iterable[Finished], requests: Sequence[Request]) -> list[li
 
 
 def in_background(
-    items: Iterable[Finished], stop: Callable[[], None], name: str = "zootomy-stream"
+    sources: Sequence[Iterable[Finished]], stop: Callable[[], None], name: str = "zootomy-stream"
 ) -> Iterator[Finished]:
-    """What a thread of its own makes of an iterator, which goes on while the caller looks.
+    """What threads make of iterators, one each, which go on while the caller looks.
 
     Args:
-        items: gone through in that thread alone, from now on.
-        stop: called when the caller looks no further: ends the iterator soon.
-        name: of the thread.
+        sources: gone through in these threads alone, from now on.
+        stop: called when the caller looks no further: ends all iterators soon.
+        name: of the threads.
 
     Returns:
-        The items, and the error in which the iterator ends.
+        The items as they come, and the first error in which an iterator ends.
     """
     found: SimpleQueue[Finished | BaseException | None] = SimpleQueue()
 
-    def work() -> None:
+    def work(items: Iterable[Finished]) -> None:
         try:
             for item in items:
                 found.put(item)
@@ -70,19 +70,28 @@ def in_background(
         else:
             found.put(None)
 
-    thread = Thread(target=work, daemon=True, name=name)
-    thread.start()
-    return _read(found, thread, stop)
+    threads = [Thread(target=work, args=[items], daemon=True, name=name) for items in sources]
+    for thread in threads:
+        thread.start()
+    return _read(found, threads, stop)
 
 
 def _read(
-    found: SimpleQueue[Finished | BaseException | None], thread: Thread, stop: Callable[[], None]
+    found: SimpleQueue[Finished | BaseException | None],
+    threads: Sequence[Thread],
+    stop: Callable[[], None],
 ) -> Iterator[Finished]:
+    going = len(threads)
     try:
-        while (item := found.get()) is not None:
+        while going:
+            item = found.get()
             if isinstance(item, BaseException):
                 raise item
-            yield item
+            if item is None:
+                going -= 1
+            else:
+                yield item
     finally:
         stop()
-        thread.join()
+        for thread in threads:
+            thread.join()

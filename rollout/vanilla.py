@@ -12,12 +12,13 @@ from flax import nnx
 
 from ..models import Decoder, parts_on
 from ..registry import ZootomyError
-from .buckets import fit, ladder, slot_ladder
+from .buckets import ladder
 from .checks import CLOSED, OWN_NOISE, SEED, check_positions, check_requests
 from .config import RolloutConfig
+from .lanes import Places, cores, deal, lane_rows
 from .sampling import sampling_arrays
 from .scheduler import Schedule
-from .streaming import in_groups
+from .streaming import in_background, in_groups
 from .types import Completion, Finished, Request, SamplingParams, Weights, whole_number
 from .vanilla_decode import Programs
 from .vanilla_run import Run
@@ -56,19 +57,20 @@ class VanillaEngine:
         self._widths = ladder(SMALLEST_WIDTH, config.max_prompt_tokens)
         self._held_widths = ladder(SMALLEST_HELD, config.max_prompt_tokens)
         self._rooms = ladder(SMALLEST_ROOM, total)
-        self._slots = slot_ladder(config.max_slots)
         dtype = model.dtype if config.cache_dtype == "model" else jnp.dtype(config.cache_dtype)
         params = placed(nnx.state(model, nnx.Param))
         mesh = mesh_of(params)
         self._parts = 1 if mesh is None else parts_on(mesh, "rows")
         devices = {device for x in jax.tree.leaves(params) for device in x.devices()}
-        # Other layouts of the weights pay on CPUs; elsewhere the copy costs more than it saves. Nor
-        # do weights that are spread over several devices become one matrix.
+        # Lanes and other layouts of the weights pay on CPUs; elsewhere a copy costs more than it
+        # saves. Nor do weights that are spread over several devices become one matrix.
+        alone_on_cpu = len(devices) == 1 and devices.pop().platform == "cpu"
+        self._most_lanes = cores() if alone_on_cpu else 1
         self._programs = Programs(
             model,
             cache_dtype=dtype,
             max_new_tokens=config.max_new_tokens,
-            fused=len(devices) == 1 and devices.pop().platform == "cpu",
+            fused=alone_on_cpu,
         )
         self._params: nnx.State | None = params
         self._version = version
@@ -128,45 +130,49 @@ class VanillaEngine:
         if not requests:
             return iter(())
         counts = [request.n for request in requests]
-        slots, shared = self._places(counts)
-        run = Run(
-            self._programs,
-            params,
-            self._version,
-            Schedule(
-                prompts,
-                counts,
-                slots=slots,
-                shared=shared,
-                limit=sampling.max_new_tokens,
-                early=early,
-            ),
-            CallArrays(
-                sampling=sampling_arrays(sampling),
-                seed=self._key(seed),
-                limit=np.asarray(sampling.max_new_tokens, np.int32),
-            ),
-            truncated=sampling.truncated,
-            prefill_tokens=self.config.prefill_tokens,
-            widths=self._widths,
-            held_widths=self._held_widths,
-            rooms=self._rooms,
+        places = self._places(params, counts, [len(prompt) for prompt in prompts])
+        arrays = CallArrays(
+            sampling=sampling_arrays(sampling),
+            seed=self._key(seed),
+            limit=np.asarray(sampling.max_new_tokens, np.int32),
         )
-        return run.finished()
+        weights = functools.cache(lambda: self._programs.prepare(params))
+        runs = [
+            Run(
+                self._programs,
+                params,
+                weights,
+                self._version,
+                Schedule(
+                    prompts,
+                    counts,
+                    lane,
+                    slots=places.slots,
+                    shared=places.shared,
+                    limit=sampling.max_new_tokens,
+                    early=early,
+                ),
+                max(len(lane) for lane in places.lanes),
+                arrays,
+                truncated=sampling.truncated,
+                prefill_tokens=max(1, self.config.prefill_tokens // len(places.lanes)),
+                widths=self._widths,
+                held_widths=self._held_widths,
+                rooms=self._rooms,
+            )
+            for lane in places.lanes
+        ]
+        return runs[0].finished() if len(runs) == 1 else _side_by_side(runs)
 
-    def _places(self, counts: Sequence[int]) -> tuple[int, int]:
-        """How many slots a call takes, and how many of them start from one prompt.
-
-        A prompt is shared where all have as many completions and none waits: a slot that is taken
-        again later takes another prompt than its neighbours. On a mesh prompts are spread as slots
-        are, and must divide over it.
-        """
-        total, shared = sum(counts), counts[0]
-        if total <= self.config.max_slots and set(counts) == {shared}:
-            prompts = fit(len(counts), slot_ladder(self.config.max_slots // shared))
-            if prompts % self._parts == 0:
-                return prompts * shared, shared
-        return fit(total, self._slots), 1
+    def _places(self, params: nnx.State, counts: Sequence[int], lengths: Sequence[int]) -> Places:
+        return deal(
+            counts,
+            lengths,
+            max_slots=self.config.max_slots,
+            most=self._most_lanes,
+            rows=lane_rows(params),
+            parts=self._parts,
+        )
 
     def update_weights(self, weights: Weights, version: int) -> None:
         """Sample from these weights from now on; see `RolloutEngine`.
@@ -203,6 +209,16 @@ class VanillaEngine:
         self._calls += 1
         own = jax.random.fold_in(_key_of(self.config.seed), OWN_NOISE)
         return jax.random.fold_in(own, self._calls)
+
+
+def _side_by_side(runs: Sequence[Run]) -> Iterator[Finished]:
+    """The completions of all lanes; nothing starts before the first is asked for."""
+
+    def stop() -> None:
+        for run in runs:
+            run.stop()
+
+    yield from in_background([run.finished() for run in runs], stop, "zootomy-lane")
 
 
 def _key_of(seed: int) -> jax.Array:

@@ -9,6 +9,7 @@ call may choose (temperature, lengths, stop ids, seed) is traced.
 from __future__ import annotations
 
 from collections import Counter
+from threading import Lock
 from typing import Any
 
 import jax
@@ -70,6 +71,8 @@ class Programs:
         self._max_new_tokens = max_new_tokens
         self.compiled: Counter[str] = Counter()
         """Programs compiled so far, by name."""
+        self.launching = Lock()
+        """Held by a thread that calls one, so that two do not compile the same."""
         sizes = "prompts", "width", "slots", "capacity"
         self.empty_state = QuickJit(self._empty_state, static_argnames=sizes)
         self.prepare = SharingJit(self._prepare, quick())

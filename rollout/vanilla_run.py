@@ -1,10 +1,10 @@
-"""One call of the vanilla engine: read prompts, fill slots, decode, hand out what is finished."""
+"""A lane of a call: read prompts, fill slots, decode, hand out what is finished."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from threading import Event
 
 import jax
 import numpy as np
@@ -24,13 +24,15 @@ HEADROOM = 16  # tokens that a slot has room for, at least, when decoding begins
 
 
 class Run:
-    """The completions of one call, from the first prompt read to the last token.
+    """The completions of one lane, from the first prompt read to the last token.
 
     Args:
         programs: the engine's.
         params: weights.
+        weights: makes them ready for decoding, once for all lanes; called as one of the programs.
         version: of the weights.
         schedule: which completion goes where.
+        prompts: most that a lane of the call reads.
         arrays: what the call chose.
         truncated: whether top-p or top-k is on.
         prefill_tokens: prompt tokens read in one pass.
@@ -43,8 +45,10 @@ class Run:
         self,
         programs: Programs,
         params: nnx.State,
+        weights: Callable[[], DecodeWeights],
         version: int,
         schedule: Schedule,
+        prompts: int,
         arrays: CallArrays,
         *,
         truncated: bool,
@@ -55,15 +59,22 @@ class Run:
     ):
         self._programs = programs
         self._params = params
+        self._weights = weights
         self._mesh = mesh_of(params)
         self._version = version
         self._schedule = schedule
+        self._prompts = prompts
         self._arrays = arrays
         self._truncated = truncated
         self._prefill_tokens = prefill_tokens
         self._widths = widths
         self._held_widths = held_widths
         self._rooms = rooms
+        self._stopped = Event()
+
+    def stop(self) -> None:
+        """End `finished` soon, from whichever thread."""
+        self._stopped.set()
 
     def finished(self) -> Iterator[Finished]:
         """Completions as they end. The device decodes on while the caller looks at them."""
@@ -71,12 +82,12 @@ class Run:
         longest = schedule.longest_unread
         # Read first: it takes longest, and what is small is done beside it.
         batch = self._read()
-        with self._on_mesh():
-            weights = self._programs.prepare(self._params)
+        with self._launching():
+            weights = self._weights()
             state = self._empty_state(longest)
         ready: list[Finished] = []
         seen: Progress | None = None
-        while schedule.unfinished:
+        while schedule.unfinished and not self._stopped.is_set():
             while schedule.free and schedule.waiting:
                 if not schedule.readable:
                     batch = self._read()
@@ -93,13 +104,19 @@ class Run:
                 ready = self._harvest(seen)
                 seen = following
             if schedule.shrinkable:
-                with self._on_mesh():
+                with self._launching():
                     state = self._programs.keep(state, schedule.shrink())
         yield from ready
 
-    def _on_mesh(self) -> AbstractContextManager[Any]:
-        """In it, activations are spread over the mesh that the weights are on, if any."""
-        return nullcontext() if self._mesh is None else jax.set_mesh(self._mesh)
+    @contextmanager
+    def _launching(self) -> Iterator[None]:
+        """In it, programs are launched, and compiled where they are new, by one lane at a time.
+
+        Activations are spread over the mesh that the weights are on, if any.
+        """
+        mesh = nullcontext() if self._mesh is None else jax.set_mesh(self._mesh)
+        with self._programs.launching, mesh:
+            yield
 
     def _read(self) -> PromptBatch:
         """Prefill the next prompts, as many as the budget of tokens holds."""
@@ -107,7 +124,7 @@ class Run:
         width = fit(schedule.longest_unread, self._widths)
         chunk = None if width <= budget else power_of_two(budget)
         fitting = max(1, power_of_two(budget // width))
-        largest = min(fitting, 1 << (len(schedule.prompts) - 1).bit_length())
+        largest = min(fitting, 1 << (self._prompts - 1).bit_length())
         prompts = schedule.next_prompts(largest, width)
         fewer = max(1, largest // NARROWER)
         pays = (largest - fewer) * width >= WORTH_NARROWING
@@ -117,7 +134,7 @@ class Run:
         for row, prompt in enumerate(prompts):
             tokens[row, : len(prompt)] = prompt
             lengths[row] = len(prompt)
-        with self._on_mesh():
+        with self._launching():
             return self._programs.read(self._params, tokens, lengths, chunk=chunk)
 
     def _empty_state(self, longest: int) -> DecodeState:
@@ -143,7 +160,7 @@ class Run:
             fill.source[slot // schedule.shared] = row.batch_row
             fill.length[slot // schedule.shared] = len(schedule.prompts[row.request])
             fill.owner[slot] = row.request, row.completion
-        with self._on_mesh():
+        with self._launching():
             return self._programs.fill(state, batch, fill, self._arrays, truncated=self._truncated)
 
     def _room(self, width: int, filled: int, *, at_least: int = 0) -> int:
@@ -161,7 +178,7 @@ class Run:
     ) -> tuple[DecodeState, Progress]:
         width = 0 if state.prompts is None else state.prompts.slots.capacity
         room = self._room(width, self._schedule.furthest)
-        with self._on_mesh():
+        with self._launching():
             if room > state.cache.capacity:
                 state = self._programs.grow(state, capacity=room)
             return self._programs.decode(

@@ -129,7 +129,7 @@ class VllmEngine:
         vLLM works on in a thread of its own; what nobody looks at any more is dropped.
         """
         stop = Event()
-        return in_background(self._finished(requests, sampling, seed, stop), stop.set)
+        return in_background([self._finished(requests, sampling, seed, stop)], stop.set)
 
     def _finished(
         self, requests: Sequence[Request], sampling: SamplingParams, seed: int | None, stop: Event

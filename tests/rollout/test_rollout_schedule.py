@@ -9,7 +9,7 @@ def state(slots, active, count=1):
 
 
 def make_schedule(prompts, n, *, slots, limit, shared=1, early=False):
-    return Schedule(prompts, n, slots=slots, shared=shared, limit=limit, early=early)
+    return Schedule(prompts, n, range(len(n)), slots=slots, shared=shared, limit=limit, early=early)
 
 
 def test_a_free_slot_takes_the_next_completion_and_results_keep_their_order():

@@ -186,13 +186,17 @@ def test_prompts_are_shared_on_a_mesh_where_they_divide_over_it():
     graph, params, rest = nnx.split(model_of(0), nnx.Param, ...)
     model = nnx.merge(graph, jax.device_put(params, whole), rest)
     spread, alone = VanillaEngine(CONFIG, model), VanillaEngine(CONFIG, model_of(0))
-    assert alone._places([3] * 8) == spread._places([3] * 8) == (24, 3)
+
+    def places(engine, counts):
+        return engine._places(engine.params, counts, counts)[1:]
+
+    assert places(alone, [3] * 8) == places(spread, [3] * 8) == (24, 3)
     # 6 prompts do not divide over 8 devices, nor would 18 slots: 24 do
-    assert alone._places([3] * 6) == (18, 3)
-    assert spread._places([3] * 6) == (24, 1)
+    assert places(alone, [3] * 6) == (18, 3)
+    assert places(spread, [3] * 6) == (24, 1)
     # more than there are slots for, or not as many from each
-    assert alone._places([3] * 24) == (64, 1)
-    assert alone._places([3, 2]) == (6, 1)
+    assert places(spread, [3] * 24) == (64, 1)
+    assert places(alone, [3, 2]) == (6, 1)
     requests = [Request((n + 1, 2, n), n=3) for n in range(8)]
     sampling = dataclasses.replace(CONFIG.sampling(), temperature=1.0)
     for a, b in zip(

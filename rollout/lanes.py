@@ -1,0 +1,95 @@
+"""How a call is dealt to lanes: groups of slots, each with a thread and programs of its own.
+
+On a CPU most of a decode step is loops and sums that one core computes while the others wait. Two
+programs at a time, of half the slots each, keep both busy.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jax
+
+from .buckets import fit, slot_ladder
+
+# A product of fewer rows takes about as long, since it first lays out all the weights.
+LANE_ROWS = 32
+# Of weights that stay in the caches a product is so little of a step that half the rows pay too.
+SMALL_WEIGHTS = 2**24  # bytes
+UNEVEN = 1.25  # times the mean that a lane may have to do
+
+
+class Places(NamedTuple):
+    """Where the completions of a call grow.
+
+    Attributes:
+        lanes: the requests of each lane, by index.
+        slots: of each lane.
+        shared: how many slots side by side start from one prompt.
+    """
+
+    lanes: list[list[int]]
+    slots: int
+    shared: int
+
+
+def cores() -> int:
+    """How many cores this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def lane_rows(params: object) -> int:
+    """From how many rows on a lane pays, with these weights."""
+    size = sum(array.nbytes for array in jax.tree.leaves(params))
+    return LANE_ROWS // 2 if size <= SMALL_WEIGHTS else LANE_ROWS
+
+
+def deal(
+    counts: Sequence[int],
+    lengths: Sequence[int],
+    *,
+    max_slots: int,
+    most: int,
+    rows: int,
+    parts: int,
+) -> Places:
+    """Deal the requests of a call to lanes of the same shape.
+
+    A prompt is shared where all have as many completions and none waits: a slot that is taken
+    again later takes another prompt than its neighbours. On a mesh prompts are spread as slots
+    are, and must divide over it.
+
+    Args:
+        counts: completions of each request.
+        lengths: tokens of each prompt; those of like length are spread, so that lanes read alike.
+        max_slots: of all lanes together.
+        most: lanes.
+        rows: from how many rows on a lane pays.
+        parts: into how many a mesh spreads the rows.
+    """
+    total, shared = sum(counts), counts[0]
+    lanes = _dealt(counts, lengths, max(1, min(most, min(total, max_slots) // rows, len(counts))))
+    room, largest = max_slots // len(lanes), max(len(lane) for lane in lanes)
+    if largest * shared <= room and set(counts) == {shared}:
+        prompts = fit(largest, slot_ladder(room // shared))
+        if prompts % parts == 0:
+            return Places(lanes, prompts * shared, shared)
+    load = max(sum(counts[request] for request in lane) for lane in lanes)
+    return Places(lanes, fit(load, slot_ladder(room)), 1)
+
+
+def _dealt(counts: Sequence[int], lengths: Sequence[int], lanes: int) -> list[list[int]]:
+    """The largest first, each to the lane that has least to do; one lane if that is uneven."""
+    dealt: list[list[int]] = [[] for _ in range(lanes)]
+    loads = [0] * lanes
+    for request in sorted(range(len(counts)), key=lambda i: (-counts[i], -lengths[i])):
+        lane = loads.index(min(loads))
+        dealt[lane].append(request)
+        loads[lane] += counts[request]
+    if max(loads) * lanes > UNEVEN * sum(counts):
+        return [list(range(len(counts)))]
+    return dealt

@@ -1,0 +1,157 @@
+"""How a call is dealt to lanes, and that lanes sample what one lane samples."""
+
+import dataclasses
+import threading
+from itertools import chain
+
+import jax
+import numpy as np
+import pytest
+from flax import nnx
+from hypothesis import given
+from hypothesis import strategies as st
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+from zootomy import ZootomyError
+from zootomy.models import PRESETS, make_model
+from zootomy.rollout import Request, RolloutConfig, VanillaEngine, lanes, vanilla
+from zootomy.rollout.lanes import LANE_ROWS, SMALL_WEIGHTS, Places, deal, lane_rows
+
+VOCABULARY = 23
+CONFIG = RolloutConfig(max_prompt_tokens=12, max_new_tokens=10, max_slots=12)
+PROMPTS = [(3, 1, 4, 1, 5), (9,), (2, 6, 5, 3, 5, 8, 9, 7, 9, 3, 2, 3), (8, 4), (6, 6, 6)]
+ALIKE = [Request(prompt, n=2) for prompt in PROMPTS[:4]]  # 8 completions have 12 slots
+WAITING = [Request(prompt, n=4) for prompt in PROMPTS]  # 20 completions wait for 12 slots
+STOPPING = CONFIG.sampling(stop_ids=(7, 11, 2))
+
+
+def dealt(counts, *, max_slots=64, most=2, rows=16, parts=1):
+    lengths = [1] * len(counts)
+    return deal(counts, lengths, max_slots=max_slots, most=most, rows=rows, parts=parts)
+
+
+def test_requests_go_to_lanes_of_one_shape():
+    # 8 x 4 = 32 rows are two lanes of 16; the seven of a slower call are 4 and 3 prompts of 4 slots
+    assert dealt([4] * 8) == Places([[0, 2, 4, 6], [1, 3, 5, 7]], 16, 4)
+    assert dealt([5] * 7) == Places([[0, 2, 4, 6], [1, 3, 5]], 20, 5)
+    # 31 rows are too few for two lanes of 16, and 8 x 4 for two of 32
+    assert dealt([31]) == Places([[0]], 31, 31)
+    assert len(dealt([1] * 31).lanes) == 1
+    assert len(dealt([4] * 8, rows=32).lanes) == 1
+    # 256 completions wait for 64 slots, 32 a lane: no slot keeps its prompt
+    assert dealt([4] * 64)[1:] == (32, 1)
+    # no more lanes than cores, requests, or fillings of the slots that are allowed
+    assert len(dealt([16] * 64, most=3, max_slots=640).lanes) == 3
+    assert len(dealt([64], most=3).lanes) == 1
+    assert len(dealt([4] * 64, max_slots=31).lanes) == 1
+    # counts that differ: 9 + 5 and 5 + 5 + 3 + 3, but 30 beside 5 + 3 leaves one core alone
+    assert dealt([3, 5, 9, 5, 3, 5], rows=15) == Places([[2, 5], [1, 3, 0, 4]], 16, 1)
+    assert dealt([30, 5, 3]) == Places([[0, 1, 2]], 48, 1)
+    # each lane has a long and a short prompt to read
+    places = deal([16] * 4, [9, 8, 2, 1], max_slots=64, most=2, rows=16, parts=1)
+    assert places.lanes == [[0, 2], [1, 3]]
+
+
+@given(
+    counts=st.lists(st.integers(1, 40), min_size=1, max_size=40),
+    max_slots=st.integers(1, 200),
+    most=st.integers(1, 9),
+    rows=st.integers(1, 40),
+)
+def test_every_request_has_one_lane_and_slots_hold_out(counts, max_slots, most, rows):
+    places = dealt(counts, max_slots=max_slots, most=most, rows=rows)
+    assert sorted(chain.from_iterable(places.lanes)) == list(range(len(counts)))
+    assert all(places.lanes)
+    assert len(places.lanes) * places.slots <= max(max_slots, places.slots)
+    assert places.slots % places.shared == 0
+    loads = [sum(counts[request] for request in lane) for lane in places.lanes]
+    assert max(loads) * len(loads) <= lanes.UNEVEN * sum(loads)
+    if places.shared > 1:
+        assert max(loads) <= places.slots
+
+
+def test_half_the_rows_pay_with_weights_that_caches_hold():
+    assert lane_rows([np.zeros(SMALL_WEIGHTS // 8), np.zeros(0)]) == LANE_ROWS // 2
+    assert lane_rows([np.zeros(SMALL_WEIGHTS // 8), np.zeros(1, np.int8)]) == LANE_ROWS
+
+
+@pytest.fixture(scope="module")
+def model():
+    preset = dataclasses.replace(PRESETS["tiny"], initializer_range=0.3, max_positions=64)
+    return make_model(preset, vocab_size=VOCABULARY)
+
+
+@pytest.fixture
+def make(model, monkeypatch):
+    def make(cores, model=model):
+        monkeypatch.setattr(vanilla, "cores", lambda: cores)
+        monkeypatch.setattr(vanilla, "lane_rows", lambda params: 4)
+        return VanillaEngine(CONFIG, model)
+
+    return make
+
+
+@pytest.mark.parametrize("requests", [ALIKE, WAITING], ids=["alike", "waiting"])
+def test_lanes_sample_what_one_lane_samples(make, requests):
+    one, two, three = make(1), make(2), make(3)
+    counts = [request.n for request in requests]
+    many = [
+        len(engine._places(engine.params, counts, counts).lanes) for engine in (one, two, three)
+    ]
+    assert many == [1, 2, 2 if requests is ALIKE else 3]
+    expected = one.generate(requests, STOPPING, seed=3)
+    for engine in (two, three):
+        for a, b in zip(expected, engine.generate(requests, STOPPING, seed=3), strict=True):
+            assert [c.tokens.tolist() for c in a] == [c.tokens.tolist() for c in b]
+            for x, y in zip(a, b, strict=True):
+                assert x.stop_reason == y.stop_reason
+                np.testing.assert_allclose(x.logp, y.logp, atol=1e-5)
+    found = {(i, j): c.tokens.tolist() for i, j, c in two.stream(requests, STOPPING, seed=3)}
+    assert found == {
+        (i, j): c.tokens.tolist() for i, group in enumerate(expected) for j, c in enumerate(group)
+    }
+
+
+def test_lanes_share_their_programs_and_weights(make, monkeypatch):
+    engine = make(2)
+    prepared = []
+    prepare = engine._programs.prepare
+    monkeypatch.setattr(
+        engine._programs, "prepare", lambda params: prepared.append(1) or prepare(params)
+    )
+    for seed in range(2):
+        engine.generate(ALIKE, STOPPING, seed=seed)
+    assert len(prepared) == 2  # once a call, whatever the number of lanes
+    compiled = engine.compilations
+    assert compiled == {"prepare": 1, "read": compiled["read"], "fill": 1, "decode": 1}
+    assert compiled["read"] <= 2  # prompts of 12 and 4 tokens have widths of their own
+
+
+def test_an_error_in_a_lane_reaches_the_caller_and_ends_all(make):
+    broken = make_model(PRESETS["tiny"], vocab_size=VOCABULARY)
+    broken.norm.scale.set_value(broken.norm.scale[...] * np.nan)
+    engine = make(2, broken)
+    with pytest.raises(ZootomyError, match=r"weights version 0\) gave a logp of nan for request"):
+        engine.generate(ALIKE, STOPPING, seed=1)
+    assert not lane_threads()
+
+
+def test_a_stream_that_is_left_ends_its_lanes(make):
+    engine = make(2)
+    stream = engine.stream(WAITING, STOPPING, seed=1)
+    assert not lane_threads()  # nothing starts before it is looked at
+    next(stream)
+    stream.close()
+    assert not lane_threads()
+    assert len(engine.generate(ALIKE, STOPPING, seed=1)) == 4
+
+
+def test_weights_on_a_mesh_have_one_lane(make, model):
+    mesh = jax.make_mesh((2,), ("data",), axis_types=(AxisType.Auto,))
+    graph, params, rest = nnx.split(model, nnx.Param, ...)
+    whole = jax.device_put(params, NamedSharding(mesh, PartitionSpec()))
+    engine = make(2, nnx.merge(graph, whole, rest))
+    assert len(engine._places(engine.params, [2] * 4, [3] * 4).lanes) == 1
+
+
+def lane_threads():
+    return [thread for thread in threading.enumerate() if thread.name == "zootomy-lane"]
