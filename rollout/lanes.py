@@ -43,7 +43,7 @@ def cores() -> int:
 
 
 def lane_rows(params: object) -> int:
-    """From how many rows on a lane pays, with these weights."""
+    """How many rows another lane takes to pay, with these weights."""
     size = sum(array.nbytes for array in jax.tree.leaves(params))
     return LANE_ROWS // 2 if size <= SMALL_WEIGHTS else LANE_ROWS
 
@@ -61,25 +61,38 @@ def deal(
 
     A prompt is shared where all have as many completions and none waits: a slot that is taken
     again later takes another prompt than its neighbours. On a mesh prompts are spread as slots
-    are, and must divide over it.
+    are, and must divide over it. Lanes are fewer where else a completion would wait for a slot.
 
     Args:
         counts: completions of each request.
         lengths: tokens of each prompt; those of like length are spread, so that lanes read alike.
         max_slots: of all lanes together.
         most: lanes.
-        rows: from how many rows on a lane pays.
+        rows: to pay for another lane.
         parts: into how many a mesh spreads the rows.
     """
-    total, shared = sum(counts), counts[0]
-    lanes = _dealt(counts, lengths, max(1, min(most, min(total, max_slots) // rows, len(counts))))
-    room, largest = max_slots // len(lanes), max(len(lane) for lane in lanes)
+    fitting = min(sum(counts), max_slots) // rows
+    for lanes in range(max(1, min(most, fitting, len(counts))), 0, -1):
+        dealt = _dealt(counts, lengths, lanes)
+        places = _placed(dealt, counts, max_slots // len(dealt), parts)
+        waits = any(_load(lane, counts) > places.slots for lane in dealt)
+        if not waits or sum(counts) > max_slots:
+            break
+    return places
+
+
+def _placed(lanes: list[list[int]], counts: Sequence[int], room: int, parts: int) -> Places:
+    """The slots of each of these lanes, of which there is room for so many."""
+    largest, shared = max(len(lane) for lane in lanes), counts[0]
     if largest * shared <= room and set(counts) == {shared}:
         prompts = fit(largest, slot_ladder(room // shared))
         if prompts % parts == 0:
             return Places(lanes, prompts * shared, shared)
-    load = max(sum(counts[request] for request in lane) for lane in lanes)
-    return Places(lanes, fit(load, slot_ladder(room)), 1)
+    return Places(lanes, fit(max(_load(lane, counts) for lane in lanes), slot_ladder(room)), 1)
+
+
+def _load(lane: Sequence[int], counts: Sequence[int]) -> int:
+    return sum(counts[request] for request in lane)
 
 
 def _dealt(counts: Sequence[int], lengths: Sequence[int], lanes: int) -> list[list[int]]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from queue import SimpleQueue
-from threading import Thread
+from threading import Thread, current_thread
+from weakref import WeakSet
 
 from .types import Completion, Finished, Request, RolloutEngine, SamplingParams, StreamingEngine
 
@@ -17,7 +19,8 @@ def stream(
 ) -> Iterator[Finished]:
     """The completions of `engine.generate`, each as soon as it is there.
 
-    An engine that is no `StreamingEngine` gives all of them at the end, in order.
+    An engine that is no `StreamingEngine` gives all of them at the end, in order. Close a stream
+    that is left early (`contextlib.closing`): threads of the engine may go on until then.
 
     Args:
         engine: samples.
@@ -53,11 +56,12 @@ def in_background(
 
     Args:
         sources: gone through in these threads alone, from now on.
-        stop: called when the caller looks no further: ends all iterators soon.
+        stop: ends all iterators soon; called at the end, whichever it is.
         name: of the threads.
 
     Returns:
-        The items as they come, and the first error in which an iterator ends.
+        The items as they come, and the first error in which an iterator ends. Close it where it is
+        left early: until then the threads go on.
     """
     found: SimpleQueue[Finished | BaseException | None] = SimpleQueue()
 
@@ -71,17 +75,20 @@ def in_background(
             found.put(None)
 
     threads = [Thread(target=work, args=[items], daemon=True, name=name) for items in sources]
-    for thread in threads:
-        thread.start()
-    return _read(found, threads, stop)
+    end = _Open(stop, threads).end
+    try:
+        for thread in threads:
+            thread.start()
+    except BaseException:
+        end()
+        raise
+    return _read(found, len(threads), end)
 
 
 def _read(
-    found: SimpleQueue[Finished | BaseException | None],
-    threads: Sequence[Thread],
-    stop: Callable[[], None],
+    found: SimpleQueue[Finished | BaseException | None], going: int, end: Callable[[], None]
 ) -> Iterator[Finished]:
-    going = len(threads)
+    item = None
     try:
         while going:
             item = found.get()
@@ -92,6 +99,41 @@ def _read(
             else:
                 yield item
     finally:
-        stop()
-        for thread in threads:
-            thread.join()
+        end()
+        # An error's frames hold the weights, and this frame or the queue would hold the error.
+        del item
+        while not found.empty():
+            found.get()
+
+
+class _Open:
+    """Threads that are to end before their caller goes on, or the process ends.
+
+    Args:
+        stop: makes them end soon.
+        threads: not all of which need have been started.
+    """
+
+    def __init__(self, stop: Callable[[], None], threads: Sequence[Thread]):
+        self._stop = stop
+        self._threads = threads
+        _OPEN.add(self)
+
+    def end(self) -> None:
+        """Stop them and wait."""
+        self._stop()
+        for thread in self._threads:
+            # One of them may be collecting the garbage of which an abandoned stream is part.
+            if thread.ident is not None and thread is not current_thread():
+                thread.join()
+        _OPEN.discard(self)
+
+
+_OPEN: WeakSet[_Open] = WeakSet()
+
+
+@atexit.register
+def _end_all() -> None:
+    # A thread in a compiled program while the interpreter goes would abort the process.
+    for one in list(_OPEN):
+        one.end()

@@ -39,7 +39,8 @@ class VanillaEngine:
     slots; a finished one makes room for the next that waits. The noise of a token depends on the
     seed, the request's and the completion's index and the token's position alone, so the tokens
     do not depend on what else is in the batch (up to the rounding of the matrix products). Where
-    the weights lie on a mesh, slots are spread over its `data` and `fsdp`, heads over `tensor`.
+    the weights lie on a mesh, slots are spread over its `data` and `fsdp`, heads over `tensor`. On
+    a CPU the requests of a large call are dealt to lanes; see `lanes`.
 
     Args:
         config: limits and settings.
@@ -66,6 +67,7 @@ class VanillaEngine:
         # saves. Nor do weights that are spread over several devices become one matrix.
         alone_on_cpu = len(devices) == 1 and devices.pop().platform == "cpu"
         self._most_lanes = cores() if alone_on_cpu else 1
+        self._lane_rows = lane_rows(params)
         self._programs = Programs(
             model,
             cache_dtype=dtype,
@@ -130,7 +132,7 @@ class VanillaEngine:
         if not requests:
             return iter(())
         counts = [request.n for request in requests]
-        places = self._places(params, counts, [len(prompt) for prompt in prompts])
+        places = self._places(counts, [len(prompt) for prompt in prompts])
         arrays = CallArrays(
             sampling=sampling_arrays(sampling),
             seed=self._key(seed),
@@ -164,13 +166,13 @@ class VanillaEngine:
         ]
         return runs[0].finished() if len(runs) == 1 else _side_by_side(runs)
 
-    def _places(self, params: nnx.State, counts: Sequence[int], lengths: Sequence[int]) -> Places:
+    def _places(self, counts: Sequence[int], lengths: Sequence[int]) -> Places:
         return deal(
             counts,
             lengths,
             max_slots=self.config.max_slots,
             most=self._most_lanes,
-            rows=lane_rows(params),
+            rows=self._lane_rows,
             parts=self._parts,
         )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from threading import Event
 
 import jax
@@ -21,6 +21,10 @@ from .weights import mesh_of
 
 SHARE = -1  # decode until a share of the completions has ended, which the device counts
 HEADROOM = 16  # tokens that a slot has room for, at least, when decoding begins
+
+
+class _StoppedError(Exception):
+    """Nobody wants the rest."""
 
 
 class Run:
@@ -73,11 +77,15 @@ class Run:
         self._stopped = Event()
 
     def stop(self) -> None:
-        """End `finished` soon, from whichever thread."""
+        """End `finished` once the program that runs has ended, from whichever thread."""
         self._stopped.set()
 
     def finished(self) -> Iterator[Finished]:
         """Completions as they end. The device decodes on while the caller looks at them."""
+        with suppress(_StoppedError):
+            yield from self._finished()
+
+    def _finished(self) -> Iterator[Finished]:
         schedule = self._schedule
         longest = schedule.longest_unread
         # Read first: it takes longest, and what is small is done beside it.
@@ -87,7 +95,7 @@ class Run:
             state = self._empty_state(longest)
         ready: list[Finished] = []
         seen: Progress | None = None
-        while schedule.unfinished and not self._stopped.is_set():
+        while schedule.unfinished:
             while schedule.free and schedule.waiting:
                 if not schedule.readable:
                     batch = self._read()
@@ -113,10 +121,23 @@ class Run:
         """In it, programs are launched, and compiled where they are new, by one lane at a time.
 
         Activations are spread over the mesh that the weights are on, if any.
+
+        Raises:
+            _StoppedError: where the run is to end.
         """
-        mesh = nullcontext() if self._mesh is None else jax.set_mesh(self._mesh)
-        with self._programs.launching, mesh:
-            yield
+        lock = self._programs.launching
+        # Who holds the lock may wait for this very thread, if the garbage that it collects
+        # meanwhile has this run's stream in it.
+        held = False
+        while not (held or self._stopped.is_set()):
+            held = lock.acquire(timeout=0.1)
+        if not held:
+            raise _StoppedError
+        try:
+            with nullcontext() if self._mesh is None else jax.set_mesh(self._mesh):
+                yield
+        finally:
+            lock.release()
 
     def _read(self) -> PromptBatch:
         """Prefill the next prompts, as many as the budget of tokens holds."""

@@ -188,7 +188,7 @@ def test_prompts_are_shared_on_a_mesh_where_they_divide_over_it():
     spread, alone = VanillaEngine(CONFIG, model), VanillaEngine(CONFIG, model_of(0))
 
     def places(engine, counts):
-        return engine._places(engine.params, counts, counts)[1:]
+        return engine._places(counts, counts)[1:]
 
     assert places(alone, [3] * 8) == places(spread, [3] * 8) == (24, 3)
     # 6 prompts do not divide over 8 devices, nor would 18 slots: 24 do
