@@ -1,4 +1,4 @@
-"""How a call is dealt to lanes: groups of slots, each with a thread and programs of its own.
+"""How a call is dealt to lanes: groups of slots, each with a thread that runs its programs.
 
 On a CPU most of a decode step is loops and sums that one core computes while the others wait. Two
 programs at a time, of half the slots each, keep both busy.
@@ -61,7 +61,8 @@ def deal(
 
     A prompt is shared where all have as many completions and none waits: a slot that is taken
     again later takes another prompt than its neighbours. On a mesh prompts are spread as slots
-    are, and must divide over it. Lanes are fewer where else a completion would wait for a slot.
+    are, and must divide over it. Lanes are fewer where else a completion would wait for a slot, or
+    one lane would have much more to do than others.
 
     Args:
         counts: completions of each request.
@@ -71,38 +72,27 @@ def deal(
         rows: to pay for another lane.
         parts: into how many a mesh spreads the rows.
     """
-    fitting = min(sum(counts), max_slots) // rows
-    for lanes in range(max(1, min(most, fitting, len(counts))), 0, -1):
-        dealt = _dealt(counts, lengths, lanes)
-        places = _placed(dealt, counts, max_slots // len(dealt), parts)
-        waits = any(_load(lane, counts) > places.slots for lane in dealt)
-        if not waits or sum(counts) > max_slots:
+    total = sum(counts)
+    for number in range(max(1, min(most, min(total, max_slots) // rows, len(counts))), 0, -1):
+        lanes = _dealt(counts, lengths, number)
+        load = max(sum(counts[request] for request in lane) for lane in lanes)
+        room = max_slots // number
+        if load * number <= UNEVEN * total and (load <= room or total > max_slots):
             break
-    return places
-
-
-def _placed(lanes: list[list[int]], counts: Sequence[int], room: int, parts: int) -> Places:
-    """The slots of each of these lanes, of which there is room for so many."""
     largest, shared = max(len(lane) for lane in lanes), counts[0]
     if largest * shared <= room and set(counts) == {shared}:
         prompts = fit(largest, slot_ladder(room // shared))
         if prompts % parts == 0:
             return Places(lanes, prompts * shared, shared)
-    return Places(lanes, fit(max(_load(lane, counts) for lane in lanes), slot_ladder(room)), 1)
-
-
-def _load(lane: Sequence[int], counts: Sequence[int]) -> int:
-    return sum(counts[request] for request in lane)
+    return Places(lanes, fit(load, slot_ladder(room)), 1)
 
 
 def _dealt(counts: Sequence[int], lengths: Sequence[int], lanes: int) -> list[list[int]]:
-    """The largest first, each to the lane that has least to do; one lane if that is uneven."""
+    """The largest first, each to the lane that has least to do."""
     dealt: list[list[int]] = [[] for _ in range(lanes)]
     loads = [0] * lanes
     for request in sorted(range(len(counts)), key=lambda i: (-counts[i], -lengths[i])):
         lane = loads.index(min(loads))
         dealt[lane].append(request)
         loads[lane] += counts[request]
-    if max(loads) * lanes > UNEVEN * sum(counts):
-        return [list(range(len(counts)))]
     return dealt

@@ -51,6 +51,8 @@ def test_requests_go_to_lanes_of_one_shape():
     # counts that differ: 9 + 5 and 5 + 5 + 3 + 3, but 30 beside 5 + 3 leaves one core alone
     assert dealt([3, 5, 9, 5, 3, 5], rows=15) == Places([[2, 5], [1, 3, 0, 4]], 16, 1)
     assert dealt([30, 5, 3]) == Places([[0, 1, 2]], 48, 1)
+    # in four lanes one would have 2 x 16 of 80 completions, 1.6 times the mean; in three 1.2
+    assert dealt([16] * 5, most=4, max_slots=640).lanes == [[0, 3], [1, 4], [2]]
     # 3 x 12 completions would wait in a lane of 32 slots
     assert dealt([12] * 5) == Places([[0, 1, 2, 3, 4]], 60, 12)
     assert len(dealt([12] * 5, max_slots=72).lanes) == 2
