@@ -14,22 +14,32 @@ from ..models import QuickJit, quick
 from .programs import Total
 
 
+class Finite(NamedTuple):
+    """Of each parameter, whether all numbers are finite.
+
+    Attributes:
+        gradients: like the parameters.
+        updates: likewise, of what the optimizer made of them.
+    """
+
+    gradients: Any
+    updates: Any
+
+
 class StepReport(NamedTuple):
     """What an optimizer step found.
 
     Attributes:
-        applied: whether the step is taken: all below is finite.
+        applied: whether the step is taken: loss, norm and updates are finite.
         grad_norm: global norm of the gradient before clipping.
         loss: of the whole mini-batch.
-        finite_gradients: like the parameters, whether each is finite.
-        finite_updates: likewise of what the optimizer made of it.
+        finite: what is not, where the step is not taken.
     """
 
     applied: jax.Array
     grad_norm: jax.Array
     loss: jax.Array
-    finite_gradients: Any
-    finite_updates: Any
+    finite: Finite | None = None
 
 
 def first_state(optimizer: optax.GradientTransformation, params: Any) -> Any:
@@ -65,12 +75,20 @@ def look(
     gradients = total.gradients
     grad_norm = optax.tree.norm(gradients)
     updates, new_state = optimizer.update(gradients, optimizer_state, widened(params))
-    finite_gradients = jax.tree.map(_finite, gradients)
-    finite_updates = jax.tree.map(_finite, updates)
-    flags = [*jax.tree.leaves(finite_gradients), *jax.tree.leaves(finite_updates)]
+    # The norm of gradients that are not all finite is not finite: they need no look of their own.
+    flags = jax.tree.leaves(jax.tree.map(_finite, updates))
     applied = jnp.isfinite(total.loss) & jnp.isfinite(grad_norm) & jnp.stack(flags).all()
-    report = StepReport(applied, grad_norm, total.loss, finite_gradients, finite_updates)
+    report = StepReport(applied, grad_norm, total.loss)
     return report, (updates, new_state) if keep else None
+
+
+@functools.partial(QuickJit, static_argnames=("optimizer",))
+def find_finite(
+    optimizer: optax.GradientTransformation, params: Any, optimizer_state: Any, gradients: Any
+) -> Finite:
+    """Where a step is not finite: compiled when one is not, and not before."""
+    updates, _ = optimizer.update(gradients, optimizer_state, widened(params))
+    return Finite(jax.tree.map(_finite, gradients), jax.tree.map(_finite, updates))
 
 
 def _step(
@@ -155,7 +173,8 @@ def take_step(
     """
     report, made = look(optimizer, params, optimizer_state, total, keep=costly)
     if not bool(report.applied):
-        return params, optimizer_state, report
+        finite = find_finite(optimizer, params, optimizer_state, total.gradients)
+        return params, optimizer_state, report._replace(finite=finite)
     if made is not None:
         updates, optimizer_state = made
         return apply_program(keep_params=keep_params)(params, updates), optimizer_state, report

@@ -288,9 +288,10 @@ class TrainedModel(RoleModel):
         at = f"{role or self.role}, optimizer step {self.steps if steps is None else steps}"
         if not np.isfinite(report.loss):
             return NonFiniteError(f"The loss is {float(report.loss)} ({at}){where}. {outcome}")
+        assert report.finite is not None
         for what, flags in (
-            ("gradient", named_leaves(report.finite_gradients)),
-            ("optimizer's update", named_leaves(report.finite_updates)),
+            ("gradient", named_leaves(report.finite.gradients)),
+            ("optimizer's update", named_leaves(report.finite.updates)),
         ):
             bad = [name for name, finite in flags.items() if not finite]
             if bad:

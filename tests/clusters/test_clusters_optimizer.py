@@ -70,12 +70,13 @@ def test_a_step_is_that_of_optax_or_none(costly):
     assert not report.applied
     assert same is params
     assert same_state is state
-    finite = {name: bool(flag) for name, flag in report.finite_gradients.items()}
+    finite = {name: bool(flag) for name, flag in report.finite.gradients.items()}
     assert finite == {"embed": True, "kernel": True, "bias": False}
     gradients = jax.tree.map(jnp.copy, GRADS)
     new, after, report = take_step(optimizer, params, state, Total(gradients, 1.0), **kept)
     updates, expected = optimizer.update(GRADS, state, PARAMS)
     assert report.applied
+    assert report.finite is None
     for ours, theirs in ((new, optax.apply_updates(PARAMS, updates)), (after, expected)):
         jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-6), ours, theirs)
 
