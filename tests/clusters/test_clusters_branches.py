@@ -161,11 +161,11 @@ def cluster(kit, share, per_row=2, mesh="data=1", row_shapes=None, **options):
 @pytest.mark.parametrize(
     ("per_row", "mesh", "expected"),
     # One slot a branch: the head runs on the actions. Three: on all columns of the branches.
-    # On four devices two branches a row, so that each has one.
+    # On four devices two branches a row, so that each has one. The slow ones are between these.
     [
-        (1, "data=1", (2, 25)),
+        pytest.param(1, "data=1", (2, 25), marks=pytest.mark.slow),
         (3, "data=1", (2, 25)),
-        (2, "data=2", (2, 25)),
+        pytest.param(2, "data=2", (2, 25), marks=pytest.mark.slow),
         (1, "data=2,fsdp=2", (4, 15)),
     ],
 )

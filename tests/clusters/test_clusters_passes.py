@@ -31,13 +31,17 @@ def by_hand(model, sequences, temperature):
     ):
         tokens[n, : len(prompt) + len(completion)] = np.concatenate([prompt, completion])
         index[n, : len(completion)] = np.arange(len(completion)) + len(prompt) - 1
+    return at_actions(model, tokens, index, sequences.tokens, sequences.mask, temperature)
+
+
+@nnx.jit  # one program; uncompiled, each operation would be one
+def at_actions(model, tokens, index, actions, mask, temperature):
     positions = jnp.broadcast_to(jnp.arange(12), tokens.shape)
     out = jnp.stack([x[i] for x, i in zip(model(tokens, positions), index, strict=True)])
-    mask = sequences.mask
     if out.ndim == 2:
         return out * mask
     logs = jax.nn.log_softmax(model.logits(out) / temperature)
-    logp = jnp.take_along_axis(logs, sequences.tokens[..., None], axis=-1)[..., 0]
+    logp = jnp.take_along_axis(logs, actions[..., None], axis=-1)[..., 0]
     return logp * mask, -jnp.sum(jnp.exp(logs) * logs, axis=-1) * mask
 
 
@@ -102,12 +106,11 @@ def test_values_are_of_the_state_before_each_action(kit, clusters, ragged):
 def test_gradient_equals_that_of_plain_arrays(kit, clusters, ragged):
     graph, params, rest = nnx.split(kit.decoder(), nnx.Param, ...)
 
-    @jax.jit
     def plain(params):
         logp, _ = by_hand(nnx.merge(graph, params, rest), ragged, 0.7)
         return -logp.sum() / 17
 
-    loss, grads = jax.value_and_grad(plain)(params)
+    loss, grads = jax.jit(jax.value_and_grad(plain))(params)
     expected = jax.device_get(jax.tree.leaves(grads)), float(loss)
     for cluster in clusters:
         assert_same(gradient(kit, cluster, ragged), expected)

@@ -42,11 +42,15 @@ def test_scores_are_those_of_each_sequence_alone():
     )
     model = reward_model()
     scores = cluster(model, micro_rows=2, sequences_per_row=3).scores(sequences)
+    score = nnx.jit(lambda model, tokens, last: model(tokens, np.arange(9)[None], last))
     for n, (prompt, completion) in enumerate(
         zip(sequences.prompts, sequences.completions, strict=True)
     ):
-        tokens = np.concatenate([prompt, completion])[None]
-        alone = model(tokens, np.arange(tokens.size)[None], np.array([tokens.size - 1]))
+        # What comes after its last token is not seen; one width is one program.
+        length = len(prompt) + len(completion)
+        tokens = np.full((1, 9), VOCABULARY - 1)
+        tokens[0, :length] = np.concatenate([prompt, completion])
+        alone = score(model, tokens, np.array([length - 1]))
         # A sequence without a completion has nothing to score.
         expected = float(alone[0]) if len(completion) else 0.0
         np.testing.assert_allclose(scores[n], expected, rtol=1e-5, atol=1e-5)

@@ -115,8 +115,8 @@ def test_one_pass_gives_both(kit, ragged):
     np.testing.assert_array_equal(found["logp"], alone)
     model = kit.decoder()
     tokens = np.concatenate([ragged.prompts[1], ragged.completions[1]])[None]
-    hidden = model(tokens, np.arange(tokens.size)[None])
-    by_model = (hidden[0] @ np.linspace(-1.0, 1.0, 8, dtype=np.float32)[:, None])[:, 0]
+    hidden = nnx.jit(lambda model: model(tokens, np.arange(tokens.size)[None]))(model)
+    by_model = (np.asarray(hidden[0]) @ np.linspace(-1.0, 1.0, 8, dtype=np.float32)[:, None])[:, 0]
     np.testing.assert_allclose(values[1], by_model[4:9], atol=1e-5)
     np.testing.assert_allclose(final[1], by_model[9], atol=1e-5)
     logp = token_logps(hidden[:, 4:9], model.head_kernel(), tokens[:, 5:10], temperature=0.7)

@@ -188,6 +188,11 @@ def test_a_step_is_the_same_in_any_shape(tiny_learner, name, shape, devices):
 
 def test_the_distance_is_that_of_the_two_models(tiny_learner):
     """By hand: each completion by itself, plain logits."""
+
+    @nnx.jit
+    def log_softmax(model, tokens):
+        return jax.nn.log_softmax(model.logits(model(tokens, np.arange(8)[None])))
+
     found = []
     for name in CHOSEN:
         learner = tiny_learner(CHOSEN[name], reference=teacher())
@@ -196,14 +201,13 @@ def test_the_distance_is_that_of_the_two_models(tiny_learner):
         total = weight = 0.0
         for group in report.collected.groups:
             for one in group.completions:
-                tokens = jnp.array([[*group.prompt, *one.tokens]])
-                logs = [
-                    jax.nn.log_softmax(m.logits(m(tokens, jnp.arange(tokens.shape[1])[None])))
-                    for m in models
-                ]
-                here = slice(len(group.prompt) - 1, tokens.shape[1] - 1)
-                p, q = (x[0, here] for x in logs)
-                total += float((jnp.exp(p) * (p - q)).sum())
+                # What comes after the completion is not seen; one width is one program.
+                length = len(group.prompt) + len(one.tokens)
+                tokens = np.zeros((1, 8), np.int32)
+                tokens[0, :length] = [*group.prompt, *one.tokens]
+                here = slice(len(group.prompt) - 1, length - 1)
+                p, q = (np.asarray(log_softmax(m, tokens))[0, here] for m in models)
+                total += float((np.exp(p) * (p - q)).sum())
                 weight += len(one.tokens)
         assert report.metrics["kl"] == pytest.approx(total / weight, rel=1e-4)
         found.append(report.metrics["kl"])

@@ -1,5 +1,7 @@
 """Attention over packed rows: its own gradient, and kernels for other platforms."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -36,10 +38,16 @@ def by(kernel):
 
 def both(function, q, k, v, cotangent, segments):
     """Output and gradients, without what padding says."""
+    found = pull_back(function, q, k, v, cotangent, segments)
+    return [np.asarray(x, np.float32) for x in found]
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def pull_back(function, q, k, v, cotangent, segments):
     out, back = jax.vjp(lambda q, k, v: function(q, k, v, segments), q, k, v)
     real = (segments > 0)[:, :, None, None]
     gradients = back(jnp.where(real, cotangent, 0))
-    return [np.asarray(jnp.where(real, x, 0), np.float32) for x in (out, *gradients)]
+    return [jnp.where(real, x, 0) for x in (out, *gradients)]
 
 
 def test_two_tokens_by_hand():
@@ -70,7 +78,7 @@ def test_value_and_gradient_equal_those_of_the_plain_formula():
 def test_bfloat16_keeps_its_type_and_stays_near():
     narrow = inputs(jnp.bfloat16)
     q, k, v, _ = narrow
-    out = by("xla")(q, k, v, SEGMENTS)
+    out = jax.jit(by("xla"))(q, k, v, SEGMENTS)
     assert out.dtype == jnp.bfloat16
     wide = [x.astype(jnp.float32) for x in narrow]
     for one, other in zip(
@@ -133,10 +141,8 @@ def test_branches_attend_as_rows_do_under_the_mask_of_all():
     to_prompt = (read[:, :, None] == segments[:, None]) & (owner[:, None] >= 0) & (owner < 0)
     whole = jnp.asarray(causal & (own | to_prompt))
 
-    mask = packed_mask(jnp.asarray(segments), reads)
-
     def shared(q, k, v, s):
-        return packed_attention(q, k, v, s, mask, "xla")
+        return packed_attention(q, k, v, s, packed_mask(s, reads), "xla")
 
     found = both(shared, q, k, v, cotangent, jnp.asarray(segments))
 

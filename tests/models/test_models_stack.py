@@ -81,7 +81,7 @@ def test_blocks_that_differ_are_not_stacked():
         r"layers='scan' needs blocks that are alike, but block 1 is built otherwise than block 0 "
         r"\(an adapter on some of them\?\); use 'auto'"
     )
-    adapted("auto", 3)(TOKENS, POSITIONS, SEGMENTS)
+    nnx.eval_shape(lambda: adapted("auto", 3)(TOKENS, POSITIONS, SEGMENTS))  # is not refused
     with pytest.raises(ZootomyError, match=message):
         adapted("scan", 3)(TOKENS, POSITIONS, SEGMENTS)
 
