@@ -10,12 +10,12 @@ if "xla_force_host_platform_device_count" not in flags:
 import tempfile  # noqa: E402
 from pathlib import Path  # noqa: E402
 
-# Most of the tests' time is compilation, of small programs above all; what one test or one run
-# has compiled, the next need not.
+# Most of the tests' time is compilation; what one test or one run has compiled, the next need not.
+# What takes less than a tenth of a second is mostly one operation, in one test.
 os.environ.setdefault(
     "JAX_COMPILATION_CACHE_DIR", str(Path(tempfile.gettempdir()) / "zootomy-tests-xla")
 )
-os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
 
 import pytest  # noqa: E402
 from hypothesis import settings  # noqa: E402
