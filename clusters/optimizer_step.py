@@ -33,7 +33,7 @@ class StepReport(NamedTuple):
         applied: whether the step is taken: loss, norm and updates are finite.
         grad_norm: global norm of the gradient before clipping.
         loss: of the whole mini-batch.
-        finite: what is not, where the step is not taken.
+        finite: of each parameter, whether it is; only where the step is not taken.
     """
 
     applied: jax.Array

@@ -289,10 +289,8 @@ class TrainedModel(RoleModel):
         if not np.isfinite(report.loss):
             return NonFiniteError(f"The loss is {float(report.loss)} ({at}){where}. {outcome}")
         assert report.finite is not None
-        for what, flags in (
-            ("gradient", named_leaves(report.finite.gradients)),
-            ("optimizer's update", named_leaves(report.finite.updates)),
-        ):
+        for what, tree in zip(("gradient", "optimizer's update"), report.finite, strict=True):
+            flags = named_leaves(tree)
             bad = [name for name, finite in flags.items() if not finite]
             if bad:
                 return NonFiniteError(

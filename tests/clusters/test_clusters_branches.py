@@ -161,7 +161,8 @@ def cluster(kit, share, per_row=2, mesh="data=1", row_shapes=None, **options):
 @pytest.mark.parametrize(
     ("per_row", "mesh", "expected"),
     # One slot a branch: the head runs on the actions. Three: on all columns of the branches.
-    # On four devices two branches a row, so that each has one. The slow ones are between these.
+    # On four devices two branches a row, so that each has one.
+    # Two layouts between these carry the slow mark.
     [
         pytest.param(1, "data=1", (2, 25), marks=pytest.mark.slow),
         (3, "data=1", (2, 25)),
