@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from .axes import constrain, heads_held
 from .cache import write_slots
 from .config import ModelConfig
 from .kernels import Kernel, packed_attention
@@ -89,12 +90,15 @@ class Attention(nnx.Module):
 
     def _project(self, x, cos, sin):
         def heads(y):
-            return y.reshape(*x.shape[:-1], -1, self.head_dim)
+            y = y.reshape(*x.shape[:-1], -1, self.head_dim)
+            return constrain(y, "rows", "length", "heads")
 
         q, k, v = (heads(y) for y in self._linear(flat(x)))
         if self.qk_norm:
             q, k = self.q_norm(q), self.k_norm(k)
-        return rotate(q, cos, sin), rotate(k, cos, sin), v
+        q, k = rotate(q, cos, sin), rotate(k, cos, sin)
+        times = heads_held(k.shape[2], q.shape[2]) // k.shape[2]
+        return q, *(x if times == 1 else heads(jnp.repeat(x, times, axis=2)) for x in (k, v))
 
     def __call__(self, x, cos, sin, segments, mask):
         """Attend within the segments of rows, and to the past.
@@ -116,7 +120,7 @@ class Attention(nnx.Module):
     def _output(self, out):
         """`[B, S, heads, head_dim]` to `[B, S, D]`."""
         batch, length = out.shape[:2]
-        return self.o_proj(out.reshape(batch * length, -1)).reshape(batch, length, -1)
+        return self.o_proj(flat(out.reshape(batch, length, -1))).reshape(batch, length, -1)
 
     def cached(self, x, cos, sin, mask, k_store, v_store, slots, prompts=None):
         """Write the new tokens into the cache of this layer, then attend over its slots.

@@ -46,6 +46,7 @@ ACTIVATIONS: dict[str, tuple[str, ...]] = {
     "length": ("sequence",),
     "heads": ("tensor",),
     "vocab": ("tensor",),
+    "tokens": ("data", "fsdp", "sequence"),
 }
 
 
@@ -58,7 +59,8 @@ def constrain(x: jax.Array, *names: str | None) -> jax.Array:
     Args:
         x: an activation.
         names: of its axes, from the first on: a key of `ACTIVATIONS`, or None for an axis that
-            every device holds whole. So is an axis whose size does not divide.
+            every device holds whole. An axis whose size does not divide is spread over as many
+            axes of the mesh, from the first on, as it does divide over.
 
     Returns:
         `x`, the same numbers.
@@ -66,16 +68,42 @@ def constrain(x: jax.Array, *names: str | None) -> jax.Array:
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty or mesh.size == 1 or not all(kind == AxisType.Auto for kind in mesh.axis_types):
         return x
-    places: list[tuple[str, ...] | None] = []
-    ours = False
-    for name, size in zip(names, x.shape, strict=False):
-        axes = () if name is None else _axes_on(mesh, name)
-        ours = ours or bool(axes)
-        parts = 1 if name is None else parts_on(mesh, name)
-        places.append(axes if parts > 1 and size % parts == 0 else None)
-    if not ours:
+    if not any(_axes_on(mesh, name) for name in names if name is not None):
         return x
-    return jax.lax.with_sharding_constraint(x, PartitionSpec(*places))
+    return jax.lax.with_sharding_constraint(x, activation_spec(mesh, x.shape, *names))
+
+
+def activation_spec(
+    mesh: Mesh | AbstractMesh, shape: Sequence[int], *names: str | None
+) -> PartitionSpec:
+    """How a mesh spreads an activation of this shape; names as of `constrain`."""
+    places: list[tuple[str, ...] | None] = []
+    for name, size in zip(names, shape, strict=False):
+        axes = () if name is None else _axes_on(mesh, name)
+        while axes and size % math.prod(mesh.shape[axis] for axis in axes):
+            axes = axes[:-1]
+        places.append(axes or None)
+    return PartitionSpec(*places)
+
+
+def whole_length(x: jax.Array) -> jax.Array:
+    """`[R, L, heads, head_dim]`, of which every device holds the whole length; else as it is."""
+    mesh = jax.sharding.get_abstract_mesh()
+    return constrain(x, "rows", None, "heads") if parts_on(mesh, "length") > 1 else x
+
+
+def heads_held(kv_heads: int, heads: int) -> int:
+    """How many key heads the devices of a mesh hold between them.
+
+    Of more devices than key heads each takes a whole one, so that some are held more than once:
+    half a head is of no use to anyone.
+
+    Args:
+        kv_heads: of the model.
+        heads: query heads of the model.
+    """
+    held = math.lcm(kv_heads, parts_on(jax.sharding.get_abstract_mesh(), "heads"))
+    return kv_heads if heads % held else held
 
 
 def parts_on(mesh: Mesh | AbstractMesh, name: str) -> int:

@@ -7,11 +7,14 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from .axes import heads_held
 from .config import ModelConfig
 
 
 class KVCache(NamedTuple):
     """Keys `[B, kv_heads, head_dim, capacity]` and values `[B, kv_heads, capacity, head_dim]`.
+
+    On a mesh kv_heads is `heads_held`.
 
     Slot s of row b holds the token at position s of that row (after its prompt, beside a
     `PromptCache`), so right-padded prompts leave no holes: what was written for padding is
@@ -79,7 +82,7 @@ def init_cache(config: ModelConfig, batch: int, capacity: int, dtype=jnp.float32
     """
     if batch < 1 or capacity < 1:
         raise ValueError(f"batch and capacity must be at least 1, got {batch} and {capacity}")
-    heads, width = config.num_kv_heads, config.head_dim
+    heads, width = heads_held(config.num_kv_heads, config.num_heads), config.head_dim
 
     def zeros(*shape):
         return tuple(jnp.zeros((batch, heads, *shape), dtype) for _ in range(config.num_layers))
@@ -131,7 +134,15 @@ def write_slots(
     Returns:
         The stores with `k[b, s]` and `v[b, s]` in slot `slots[b, s]` of row b.
     """
-    rows = jnp.arange(slots.shape[0])[:, None]
-    k_store = k_store.at[rows, :, :, slots].set(k.astype(k_store.dtype), mode="drop")
-    v_store = v_store.at[rows, :, slots].set(v.astype(v_store.dtype), mode="drop")
-    return k_store, v_store
+
+    # Row by row, so that the compiler knows that no row writes in another: on a mesh every device
+    # would gather all of them.
+    def write_k(store: jax.Array, new: jax.Array, at: jax.Array) -> jax.Array:
+        new = jnp.moveaxis(new, 0, 2).astype(store.dtype)
+        return store.at[:, :, at].set(new, mode="drop", unique_indices=True)
+
+    def write_v(store: jax.Array, new: jax.Array, at: jax.Array) -> jax.Array:
+        new = jnp.moveaxis(new, 0, 1).astype(store.dtype)
+        return store.at[:, at].set(new, mode="drop", unique_indices=True)
+
+    return jax.vmap(write_k)(k_store, k, slots), jax.vmap(write_v)(v_store, v, slots)

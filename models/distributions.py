@@ -152,8 +152,8 @@ def _take(x: jax.Array, chosen: jax.Array) -> jax.Array:
 def _put(x: jax.Array, chosen: jax.Array, tokens: int) -> jax.Array:
     """`[R * L]` to `[N * T]`, 0 where nothing was taken."""
     empty = jnp.zeros((len(chosen), tokens // len(chosen)), x.dtype)
-    rows = jnp.arange(len(chosen))[:, None]
-    return empty.at[rows, chosen].set(x.reshape(chosen.shape), unique_indices=True).reshape(-1)
+    put = jax.vmap(lambda row, at, new: row.at[at].set(new, unique_indices=True))
+    return put(empty, chosen, x.reshape(chosen.shape)).reshape(-1)
 
 
 def _vocabulary(given: Distributions) -> int:

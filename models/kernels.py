@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from ..registry import ZootomyError, unknown_name
+from .axes import activation_spec, parts_on
 from .row_attention import BranchMask, attend_branches, attend_rows
 
 AttentionKernel = Literal["auto", "xla", "cudnn", "splash"]
@@ -69,8 +70,8 @@ def packed_attention(
         v: the shape of `k`.
         segments: `[R, L]` int32.
         mask: what `segments` and the order allow, of branches also what they read.
-        kernel: whose program; XLA's for branches, and where another cannot be cut as the mesh
-            cuts its inputs: cuDNN's along a row, splash attention at all.
+        kernel: whose program; XLA's for branches, and where a mesh cuts what another needs whole:
+            rows along their length, or fewer rows or heads than devices.
 
     Returns:
         `[R, L, heads, head_dim]` in the dtype of `q`.
@@ -78,11 +79,19 @@ def packed_attention(
     if isinstance(mask, BranchMask):
         return attend_branches(q, k, v, mask)
     mesh = jax.sharding.get_abstract_mesh()
-    if kernel == "cudnn" and ("sequence" not in mesh.shape or mesh.shape["sequence"] == 1):
+    if kernel == "xla" or parts_on(mesh, "length") > 1:
+        return attend_rows(q, k, v, mask)
+    if kernel == "cudnn":
         return _cudnn(q, k, v, mask)
-    if kernel == "splash" and mesh.size <= 1:
+    if mesh.size <= 1:
         return _splash(q, k, v, segments)
-    return attend_rows(q, k, v, mask)
+    if len(q) % parts_on(mesh, "rows") or k.shape[2] % parts_on(mesh, "heads"):
+        return attend_rows(q, k, v, mask)
+    # The compiler cannot cut the kernel, whose rows and heads know nothing of each other.
+    spread = activation_spec(mesh, k.shape, "rows", None, "heads")
+    inputs = (spread, spread, spread, activation_spec(mesh, segments.shape, "rows"))
+    alone = jax.shard_map(_splash, in_specs=inputs, out_specs=spread, check_vma=False)
+    return alone(q, k, v, segments)
 
 
 def _cudnn(q, k, v, mask):

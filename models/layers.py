@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from .axes import parts_on
 from .config import ModelConfig
 
 
@@ -42,9 +43,11 @@ def flat(x: jax.Array) -> jax.Array:
     """`[..., D]` to `[tokens, D]`: how a projection should see its input.
 
     The gradient of a kernel then sums over one axis; over two, compilers for CPUs transpose what
-    the product reads, which costs half as much again as the product.
+    the product reads, which costs half as much again as the product. Where a mesh spreads the
+    length, `x` as it is: no axis of all tokens could be spread as rows and length are.
     """
-    return x.reshape(-1, x.shape[-1])
+    mesh = jax.sharding.get_abstract_mesh()
+    return x if parts_on(mesh, "length") > 1 else x.reshape(-1, x.shape[-1])
 
 
 def linear(

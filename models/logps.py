@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from .axes import constrain
 from .precision import einsum_float32
 from .vocabulary import Options as BlockOptions
 from .vocabulary import blocked_stats, logits_gradient
@@ -226,7 +227,9 @@ def token_stats(
         raise ValueError(
             f"temperature must be positive, got {temperature}; greedy tokens are scored at 1"
         )
-    flat, wide = targets.reshape(-1), hidden.reshape(-1, hidden.shape[-1])
+    # On a mesh each device computes some tokens, also where it holds only a part of every row.
+    flat = constrain(targets.reshape(-1), "tokens")
+    wide = constrain(hidden.reshape(-1, hidden.shape[-1]), "tokens")
     scale: jax.Array | None = jnp.asarray(temperature, jnp.float32)
     if hidden.dtype == jnp.float32:
         # Before the product there are D numbers a token to divide, behind it V. What has 16 bits

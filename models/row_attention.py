@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from .axes import whole_length
 from .precision import einsum_float32
 
 # Masked scores are this low: finite, so that a row that sees nothing stays finite too, and low
@@ -34,7 +35,7 @@ class _Keys(NamedTuple):
     """Keys that queries see, of their own branch, or of the row for all its branches.
 
     Attributes:
-        keys: `[B, T, head_dim]`; B divides the leading axis of the queries.
+        keys: `[R, kv_heads, K, T, head_dim]`, K 1 for all branches.
         values: the shape of `keys`.
         mask: `[R, K, C, T]` bool.
     """
@@ -58,6 +59,8 @@ def attend_rows(q: jax.Array, k: jax.Array, v: jax.Array, mask: jax.Array) -> ja
     Returns:
         `[R, L, heads, head_dim]` in the dtype of `q`; scores and softmax are float32.
     """
+    # Each token of a row that is spread over devices sees keys of all.
+    k, v = whole_length(k), whole_length(v)
     own = _Keys(_fold(k[:, None]), _fold(v[:, None]), mask[:, None])
     return _attend_branches(q[:, None], k.shape[2], (own,))[:, 0]
 
@@ -90,28 +93,32 @@ def attend_branches(q: jax.Array, k: jax.Array, v: jax.Array, mask: BranchMask) 
 
 
 def _fold(x: jax.Array, kv_heads: int | None = None) -> jax.Array:
-    """`[R, K, C, heads, d]` to `[R * kv_heads * K, group * C, d]`; None: as many as heads."""
+    """`[R, K, C, heads, d]` to `[R, kv_heads, K, C * group, d]`; None: as many as heads.
+
+    A mesh may spread rows, heads and length, so the first two stay axes of their own, and the
+    length comes before what it is joined with.
+    """
     rows, count, length, heads, width = x.shape
     x = x.reshape(rows, count, length, kv_heads or heads, -1, width)
-    return x.transpose(0, 3, 1, 4, 2, 5).reshape(rows * (kv_heads or heads) * count, -1, width)
+    return x.transpose(0, 3, 1, 2, 4, 5).reshape(rows, kv_heads or heads, count, -1, width)
 
 
 def _attend_branches(q: jax.Array, kv_heads: int, seen: tuple[_Keys, ...]) -> jax.Array:
     """`[R, K, C, heads, head_dim]` queries to outputs of that shape."""
     rows, count, length, _, width = q.shape
     out = _attend(_fold(q, kv_heads), seen)
-    out = out.reshape(rows, kv_heads, count, -1, length, width)
-    return out.transpose(0, 2, 4, 1, 3, 5).reshape(q.shape)
+    out = out.reshape(rows, kv_heads, count, length, -1, width)
+    return out.transpose(0, 2, 3, 1, 4, 5).reshape(q.shape)
 
 
 @jax.custom_vjp
 def _attend(queries: jax.Array, seen: tuple[_Keys, ...]) -> jax.Array:
     """One softmax over all keys that are seen.
 
-    The query heads that share a key head stand below each other in one matrix, so that each
-    branch and key head takes one product of two plain matrices; the sum of the exponentials
-    divides the output and not the weights. The backward pass keeps the exponentials and uses
-    `Σ_t p_t dp_t = out · d_out` for what a softmax takes off each row.
+    The query heads that share a key head are rows of one matrix, so that each branch and key head
+    takes one product of two plain matrices; the sum of the exponentials divides the output and not
+    the weights. The backward pass keeps the exponentials and uses `Σ_t p_t dp_t = out · d_out` for
+    what a softmax takes off each row.
     """
     return _forward(queries, seen)[0]
 
@@ -133,16 +140,16 @@ def _forward(queries, seen):
 
 
 def _scores(queries, one):
-    """`[R, kv_heads, K, group, C, T]` float32, masked."""
-    rows, count, length, keys = one.mask.shape
-    found = einsum_float32("bsd,btd->bst", _by_keys(queries, one.keys), one.keys)
-    found = found.reshape(rows, len(queries) // (rows * count), count, -1, length, keys)
-    return jnp.where(one.mask[:, None, :, None], found * queries.shape[-1] ** -0.5, _MASKED)
+    """`[R, kv_heads, K, C, group, T]` float32, masked."""
+    count, length, keys = one.mask.shape[1:]
+    found = einsum_float32("...sd,...td->...st", _by_keys(queries, one.keys), one.keys)
+    found = found.reshape(*queries.shape[:2], count, length, -1, keys)
+    return jnp.where(one.mask[:, None, :, :, None], found * queries.shape[-1] ** -0.5, _MASKED)
 
 
 def _mix(weights, values):
-    """`[B, S, T]` weights of each branch, `[b, T, d]` to `[B, S, d]` float32."""
-    found = einsum_float32("bst,btd->bsd", _by_keys(weights, values), values)
+    """`[R, kv_heads, K, S, T]` weights of each branch to `[R, kv_heads, K, S, d]` float32."""
+    found = einsum_float32("...st,...td->...sd", _by_keys(weights, values), values)
     return found.reshape(*weights.shape[:-1], -1)
 
 
@@ -151,8 +158,8 @@ def _sum(parts: list[jax.Array]) -> jax.Array:
 
 
 def _by_keys(x, keys):
-    """`[B, S, ...]` to `[b, S * B / b, ...]`: the queries of all branches that read the same."""
-    return x.reshape(len(keys), -1, x.shape[-1])
+    """`[R, kv_heads, K, S, n]`, or `[R, kv_heads, 1, K * S, n]` if all branches read the same."""
+    return x.reshape(*keys.shape[:3], -1, x.shape[-1])
 
 
 def _backward(saved, d_out):
@@ -164,12 +171,14 @@ def _backward(saved, d_out):
     for weight, one in zip(weights, seen, strict=True):
         narrow = _by_keys(d_out.astype(one.values.dtype), one.keys)
         weight = _by_keys(weight, one.keys)
-        d_values = einsum_float32("bst,bsd->btd", weight, narrow)
-        d_weights = einsum_float32("bsd,btd->bst", narrow, one.values)
+        d_values = einsum_float32("...st,...sd->...td", weight, narrow)
+        d_weights = einsum_float32("...sd,...td->...st", narrow, one.values)
         d_scores = weight.astype(jnp.float32) * (d_weights - _by_keys(shift, one.keys))
         d_scores = d_scores.astype(queries.dtype)
-        d_queries.append(einsum_float32("bst,btd->bsd", d_scores, one.keys).reshape(queries.shape))
-        d_keys = einsum_float32("bst,bsd->btd", d_scores, _by_keys(queries, one.keys)) * scale
+        d_queries.append(
+            einsum_float32("...st,...td->...sd", d_scores, one.keys).reshape(queries.shape)
+        )
+        d_keys = einsum_float32("...st,...sd->...td", d_scores, _by_keys(queries, one.keys)) * scale
         no_mask = np.zeros(one.mask.shape, jax.dtypes.float0)
         dtype = one.keys.dtype
         d_seen.append(_Keys(d_keys.astype(dtype), d_values.astype(dtype), no_mask))

@@ -164,10 +164,10 @@ class Programs:
             piece = jax.lax.dynamic_slice_in_dim(padded, index * size, size, axis=1)
             hidden, cache = model(piece, jnp.broadcast_to(positions, piece.shape), cache=cache)
             place = jnp.clip(lengths - 1 - index * size, 0, size - 1)
+            ends = jnp.take_along_axis(hidden, place[:, None, None], 1, mode="clip")[:, 0]
             here = (lengths - 1) // size == index
-            return (cache, jnp.where(here[:, None], hidden[rows, place], last)), None
+            return (cache, jnp.where(here[:, None], ends, last)), None
 
-        rows = jnp.arange(prompts)
         cache = init_cache(self._config, prompts, width, self._cache_dtype)
         last = jnp.zeros((prompts, self._config.hidden_size), model.dtype)
         if chunks == 1:
@@ -261,11 +261,12 @@ class Programs:
         growing = jnp.sum(state.active)
         share = len(state.active) - growing + jnp.maximum(1, growing // FREE_SHARE)
         enough = jnp.where(jnp.asarray(free_enough) < 0, share, free_enough)
+        enough = jnp.minimum(enough, len(state.active))
 
         def goes_on(state: DecodeState) -> jax.Array:
             free = jnp.sum(~state.active)
             furthest = jnp.max(jnp.where(state.active, state.position - starts, 0))
-            return state.active.any() & (free < enough) & (furthest < state.cache.capacity)
+            return (free < enough) & (furthest < state.cache.capacity)
 
         def step(state: DecodeState) -> DecodeState:
             inputs = state.token[:, None], state.position[:, None]
@@ -303,13 +304,15 @@ def _append(
     stop = (token[:, None] == call.sampling.stop_ids).any(axis=1)
     count = state.count + rows
     # A row that does not take part writes outside, where the write is dropped.
-    index = jnp.arange(len(token)), jnp.where(rows, state.count, state.tokens.shape[1])
+    index = jnp.where(rows, state.count, state.tokens.shape[1])
+    # Row by row, as `write_slots` does.
+    keep = jax.vmap(lambda row, at, new: row.at[at].set(new, mode="drop"))
     return state._replace(
         token=jnp.where(rows, token, state.token),
         position=state.position + rows,
         count=count,
         active=jnp.where(rows, ~stop & (count < call.limit), state.active),
         stopped=jnp.where(rows, stop, state.stopped),
-        tokens=state.tokens.at[index].set(token, mode="drop"),
-        logps=state.logps.at[index].set(logp, mode="drop"),
+        tokens=keep(state.tokens, index, token),
+        logps=keep(state.logps, index, logp),
     )

@@ -7,7 +7,10 @@ flags = os.environ.get("XLA_FLAGS", "")
 if "xla_force_host_platform_device_count" not in flags:
     os.environ["XLA_FLAGS"] = f"{flags} --xla_force_host_platform_device_count=8".strip()
 
+import math  # noqa: E402
+import re  # noqa: E402
 import tempfile  # noqa: E402
+from collections import Counter  # noqa: E402
 from pathlib import Path  # noqa: E402
 
 # Most of the tests' time is compilation; what one test or one run has compiled, the next need not.
@@ -33,3 +36,24 @@ def clean_registry():
     saved = registry.snapshot()
     yield
     registry.restore(saved)
+
+
+@pytest.fixture
+def sent():
+    """Reads what a compiled program sends between devices: numbers by operation, but scalars."""
+
+    def count(program):
+        found = Counter()
+        for results, operation in _COLLECTIVE.findall(program.as_text()):
+            for shape in _SHAPE.findall(results):
+                if shape:
+                    found[operation] += math.prod(map(int, shape.split(",")))
+        return dict(found)
+
+    return count
+
+
+_COLLECTIVE = re.compile(
+    r"= (.+?) (all-gather|all-reduce|all-to-all|collective-permute|reduce-scatter)(?:-start)?\("
+)
+_SHAPE = re.compile(r"\[([\d,]*)\]")

@@ -6,7 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from zootomy.models import fast_products
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+from zootomy.models import fast_products, kernels
 from zootomy.models.attention import packed_mask
 from zootomy.models.kernels import choose_kernel, packed_attention
 from zootomy.models.slot_attention import PromptSlots, attend_slots
@@ -95,6 +96,44 @@ def test_splash_attention_interpreted():
         both(by("splash"), *given, segments), both(plain, *given, segments), strict=True
     ):
         np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-4)
+
+
+def test_splash_attention_on_a_mesh(monkeypatch, sent):
+    """Each of four devices has one of two rows and one of two key heads, and needs no other."""
+    given = inputs(width=64, length=130)
+    segments = jnp.asarray(np.repeat([[1] * 60 + [2] * 66 + [0] * 4], ROWS, axis=0))
+    expected = both(plain, *given, segments)
+    mesh = jax.make_mesh((2, 2), ("data", "tensor"), axis_types=(AxisType.Auto,) * 2)
+    place = NamedSharding(mesh, PartitionSpec("data", None, "tensor"))
+    q, k, v, cotangent = (jax.device_put(x, place) for x in given)
+    shapes = []
+    splash = kernels._splash
+
+    def seen(q, *rest):
+        shapes.append(q.shape)
+        return splash(q, *rest)
+
+    monkeypatch.setattr(kernels, "_splash", seen)
+    with jax.set_mesh(mesh):
+        program = pull_back.lower(by("splash"), q, k, v, cotangent, segments).compile()
+        found = program(q, k, v, cotangent, segments)
+    assert shapes == [(1, 130, HEADS // 2, 64)]
+    assert sent(program) == {}
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("axes", [{"data": 4}, {"tensor": 4}, {"sequence": 2}])
+def test_a_mesh_that_cuts_what_splash_attention_needs_whole(axes, monkeypatch):
+    """Two rows on four devices, two key heads on four, a row on two: XLA's own program."""
+    monkeypatch.setattr(kernels, "_splash", None)
+    given = inputs()
+    kinds = (AxisType.Auto,)
+    mesh = jax.make_mesh(tuple(axes.values()), tuple(axes), axis_types=kinds)
+    with jax.set_mesh(mesh):
+        found = both(by("splash"), *given, SEGMENTS)
+    for one, other in zip(found, both(by("xla"), *given, SEGMENTS), strict=True):
+        np.testing.assert_allclose(one, other, rtol=2e-5, atol=2e-6)
 
 
 def test_the_kernel_follows_the_platform(monkeypatch):
