@@ -18,6 +18,8 @@ import optax.contrib
 from ..registry import ZootomyError, unknown_name
 
 Schedule = Literal["constant", "linear", "cosine"]
+Check = Literal["gradients", "updates", "kept updates"]
+"""What is looked at before a step is taken; updates that are costly are kept for it."""
 
 # What the loss of a whole batch and its gradient are not enough for.
 _UNSUPPORTED = {
@@ -33,6 +35,8 @@ _UNSUPPORTED = {
 }
 # Their updates are matrix products, many a parameter; all others go over each number once.
 _COSTLY = ("galore", "muon")
+# Of these finite gradients make finite updates, within the ranges of `_bounded`.
+_BOUNDED = ("adam", "adamw")
 # These take a number, not a schedule.
 _CONSTANT_ONLY = ("rprop", "sm3")
 
@@ -79,9 +83,11 @@ class OptimizerConfig:
         _check_options(self)
 
     @property
-    def costly(self) -> bool:
-        """Whether its updates cost as much as a good part of a backward pass."""
-        return self.name in _COSTLY
+    def check(self) -> Check:
+        """What must be finite for a step to be taken."""
+        if self.name in _COSTLY:
+            return "kept updates"
+        return "gradients" if _bounded(self) else "updates"
 
     def __hash__(self) -> int:
         return hash((self.name, self.learning_rate, self.schedule, self.warmup_steps))
@@ -162,6 +168,24 @@ def make_optimizer(config: OptimizerConfig, total_steps: int) -> optax.GradientT
     if config.max_grad_norm is None:
         return optimizer
     return optax.chain(_clip(config.max_grad_norm), optimizer)
+
+
+def _bounded(config: OptimizerConfig) -> bool:
+    """Whether finite gradients can only make finite updates.
+
+    Adam's moments of gradients that are clipped at a norm G are |m| <= G and 0 <= v <= G², so
+
+        |update| <= learning_rate * (G / (1 - b1) / eps + weight_decay * |parameter|)
+
+    which float32 holds within these ranges, and within others may not.
+    """
+    clip, options = config.max_grad_norm, {"b1": 0.9, "b2": 0.999, "eps": 1e-8, **config.options}
+    numbers = all(isinstance(value, int | float) for value in options.values())
+    if config.name not in _BOUNDED or clip is None or len(options) > 3 or not numbers:
+        return False
+    decays = all(0 <= options[name] <= 1 - 1e-6 for name in ("b1", "b2"))
+    small = clip <= 1e6 and config.learning_rate <= 1 and config.weight_decay <= 1
+    return decays and small and options["eps"] >= 1e-16
 
 
 def _clip(max_norm: float) -> optax.GradientTransformation:

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import optax
 
 from ..models import QuickJit, quick
+from .optimizer import Check
 from .programs import Total
 
 
@@ -49,13 +50,13 @@ def first_state(optimizer: optax.GradientTransformation, params: Any) -> Any:
     return jax.tree.map(jnp.copy, optimizer.init(widened(params)))
 
 
-@functools.partial(QuickJit, static_argnames=("optimizer", "keep"))
+@functools.partial(QuickJit, static_argnames=("optimizer", "check"))
 def look(
     optimizer: optax.GradientTransformation,
     params: Any,
     optimizer_state: Any,
     total: Total,
-    keep: bool,
+    check: Check,
 ) -> tuple[StepReport, tuple[Any, Any] | None]:
     """What a step would do, before it is taken: nothing is written that others could read.
 
@@ -67,19 +68,20 @@ def look(
         params: old parameters.
         optimizer_state: old state.
         total: gradients and loss.
-        keep: hand out the updates and the new state as well, which are too costly to make twice.
+        check: what is looked at beside loss and norm; kept updates are handed out, with the state.
 
     Returns:
         What was found; updates and new state, or None.
     """
-    gradients = total.gradients
-    grad_norm = optax.tree.norm(gradients)
-    updates, new_state = optimizer.update(gradients, optimizer_state, widened(params))
     # The norm of gradients that are not all finite is not finite: they need no look of their own.
+    grad_norm = optax.tree.norm(total.gradients)
+    applied = jnp.isfinite(total.loss) & jnp.isfinite(grad_norm)
+    if check == "gradients":
+        return StepReport(applied, grad_norm, total.loss), None
+    updates, new_state = optimizer.update(total.gradients, optimizer_state, widened(params))
     flags = jax.tree.leaves(jax.tree.map(_finite, updates))
-    applied = jnp.isfinite(total.loss) & jnp.isfinite(grad_norm) & jnp.stack(flags).all()
-    report = StepReport(applied, grad_norm, total.loss)
-    return report, (updates, new_state) if keep else None
+    report = StepReport(applied & jnp.stack(flags).all(), grad_norm, total.loss)
+    return report, (updates, new_state) if check == "kept updates" else None
 
 
 @functools.partial(QuickJit, static_argnames=("optimizer",))
@@ -153,7 +155,7 @@ def take_step(
     optimizer_state: Any,
     total: Total,
     *,
-    costly: bool,
+    check: Check,
     keep_params: bool,
     keep_optimizer: bool,
 ) -> tuple[Any, Any, StepReport]:
@@ -164,14 +166,14 @@ def take_step(
         params: old parameters.
         optimizer_state: old state.
         total: gradients and loss; it is used up if the step is taken.
-        costly: whether the updates are too costly to be made twice.
+        check: as of `OptimizerConfig.check`.
         keep_params: as of `step_program`.
         keep_optimizer: as of `step_program`.
 
     Returns:
         Parameters and state after the step, or the very ones given, and what was found.
     """
-    report, made = look(optimizer, params, optimizer_state, total, keep=costly)
+    report, made = look(optimizer, params, optimizer_state, total, check=check)
     if not bool(report.applied):
         finite = find_finite(optimizer, params, optimizer_state, total.gradients)
         return params, optimizer_state, report._replace(finite=finite)
@@ -189,12 +191,12 @@ def compile_step(
     optimizer_state: Any,
     total: Any,
     *,
-    costly: bool,
+    check: Check,
     keep_params: bool,
     keep_optimizer: bool,
 ) -> None:
     """Compile what `take_step` calls, but for a mere sum; the arguments may be shapes."""
-    look.jitted.lower(optimizer, params, optimizer_state, total, keep=costly).compile()
-    if not costly:
+    look.jitted.lower(optimizer, params, optimizer_state, total, check=check).compile()
+    if check != "kept updates":
         program = step_program(keep_params=keep_params, keep_optimizer=keep_optimizer)
         program.lower(optimizer, optimizer_state, params, total.gradients).compile()

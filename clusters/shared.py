@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import Any, get_args
 
 import optax
 
 from ..models import Decoder, PolicyWithValue, in_place
 from .naming import from_named, named_leaves
-from .optimizer import OptimizerConfig, make_optimizer, make_schedule
+from .optimizer import Check, OptimizerConfig, make_optimizer, make_schedule
 from .optimizer_step import StepReport, take_step
 from .programs import Total
 from .roles import Role
@@ -82,7 +82,7 @@ class SharedActor(TrainedModel):
         self.head_schedule = make_schedule(head, head_steps)
         self.head_scheduled = head.schedule != "constant"
         self.head_total = head_steps
-        self._head_costly = head.costly
+        self._head_check = head.check
         self.head_steps = 0
         both = _for_both(make_optimizer(config, total_steps), self.head_optimizer)
         super().__init__(
@@ -95,6 +95,8 @@ class SharedActor(TrainedModel):
             offload=offload,
             offload_optimizer=offload_optimizer,
         )
+        # A step of both is looked at as the one needs that needs more.
+        self._check = max(config.check, head.check, key=get_args(Check).index)
 
     @property
     def policy_params(self) -> Any:
@@ -141,7 +143,7 @@ class SharedActor(TrainedModel):
         state = in_place(self.optimizer_state[HEAD], places)
         own = Total(total.gradients[HEAD], total.loss)
         head, state, report = take_step(
-            self.head_optimizer, self.params[HEAD], state, own, costly=self._head_costly,
+            self.head_optimizer, self.params[HEAD], state, own, check=self._head_check,
             keep_params=self._params_lent, keep_optimizer=self._optimizer_lent,
         )  # fmt: skip
         head = in_place(head, self.shardings[HEAD])

@@ -153,7 +153,7 @@ class TrainedModel(RoleModel):
         self.scheduled = config.schedule != "constant"
         self.optimizer = make_optimizer(config, total_steps) if optimizer is None else optimizer
         self.schedule = make_schedule(config, total_steps)
-        self._costly = config.costly
+        self._check = config.check
         self.optimizer_state = self._first_state()
         self.steps = 0
         like = jax.tree.map(lambda p: jax.ShapeDtypeStruct(p.shape, jnp.float32), self.params)
@@ -248,10 +248,10 @@ class TrainedModel(RoleModel):
             total = jax.eval_shape(self._zeros)
             compile_step(self.optimizer, params, optimizer_state, total, **self._ways())
 
-    def _ways(self) -> dict[str, bool]:
+    def _ways(self) -> dict[str, Any]:
         """How a step is taken, and what it leaves as it is; see `take_step`."""
         return {
-            "costly": self._costly,
+            "check": self._check,
             "keep_params": self._params_lent or self._replaced,
             "keep_optimizer": self._optimizer_lent,
         }

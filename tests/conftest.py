@@ -5,7 +5,9 @@ import os
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 flags = os.environ.get("XLA_FLAGS", "")
 if "xla_force_host_platform_device_count" not in flags:
-    os.environ["XLA_FLAGS"] = f"{flags} --xla_force_host_platform_device_count=8".strip()
+    flags = f"{flags} --xla_force_host_platform_device_count=8".strip()
+# Tests compile thousands of single operations, for which XLA's older emitter takes half the time.
+os.environ["XLA_FLAGS"] = f"{flags} --xla_cpu_use_fusion_emitters=false"
 
 import math  # noqa: E402
 import re  # noqa: E402
@@ -20,8 +22,15 @@ os.environ.setdefault(
 )
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
 
+import jax  # noqa: E402
 import pytest  # noqa: E402
 from hypothesis import settings  # noqa: E402
+from zootomy.models import compilers  # noqa: E402
+
+jax.devices()  # Reads the flags, which are not for processes that tests start ...
+os.environ["XLA_FLAGS"] = flags
+for options in (compilers._QUICK, compilers._PRODUCTS):  # ... nor for the library's own programs.
+    options["xla_cpu_use_fusion_emitters"] = True
 
 # Deadlines measure the machine, not the code: a first example pays for compilation.
 settings.register_profile("zootomy", deadline=None, max_examples=25, derandomize=True)

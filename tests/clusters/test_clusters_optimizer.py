@@ -8,6 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from zootomy import ZootomyError
 from zootomy.clusters import OptimizerConfig, make_optimizer, make_schedule, optimizer_names
 from zootomy.clusters.optimizer_step import take_step
@@ -50,21 +52,83 @@ def test_every_optimizer_takes_a_step(name):
 
 
 @pytest.mark.parametrize("name", optimizer_names())
-def test_updates_that_are_matrix_products_count_as_costly(name):
-    """They are made once a step, all others twice: to be looked at, and in place."""
+def test_updates_that_are_matrix_products_are_kept(name):
+    """They are made once a step, others twice: to be looked at, and in place."""
     config = OptimizerConfig(name=name, learning_rate=0.01)
     optimizer = make_optimizer(config, 10)
     program = jax.make_jaxpr(optimizer.update)(GRADS, optimizer.init(PARAMS), PARAMS)
     # Two arrays multiplied to a number, as for some step sizes, are no such product.
     matrix_product = re.search(r":f32\[\d+,[\d,]+\] = dot_general", str(program))
-    assert (matrix_product is not None) == config.costly
+    assert (matrix_product is not None) == (config.check == "kept updates")
 
 
-@pytest.mark.parametrize("costly", [False, True])
-def test_a_step_is_that_of_optax_or_none(costly):
+@pytest.mark.parametrize(
+    ("changes", "check"),
+    [
+        ({}, "gradients"),
+        ({"name": "adam", "weight_decay": 0.0}, "gradients"),
+        ({"options": {"b1": 0, "b2": 0.999999, "eps": 1e-16}}, "gradients"),
+        # 0 / 0 at a gradient of 0; 1 - b2 that float32 rounds to 0; a sum that never decays.
+        ({"options": {"eps": 0.0}}, "updates"),
+        ({"options": {"b2": 0.99999999}}, "updates"),
+        ({"options": {"b1": 1.0}}, "updates"),
+        ({"options": {"mu_dtype": jnp.float16}}, "updates"),
+        ({"options": {"eps_root": -1.0}}, "updates"),
+        ({"max_grad_norm": None}, "updates"),
+        ({"max_grad_norm": 1e30}, "updates"),
+        ({"learning_rate": 1e30}, "updates"),
+        ({"weight_decay": 1e30}, "updates"),
+        ({"name": "rmsprop", "weight_decay": 0.0}, "updates"),
+        ({"name": "muon"}, "kept updates"),
+    ],
+    ids=str,
+)
+def test_what_is_looked_at(changes, check):
+    """Of Adam, gradients alone where finite ones cannot make an update that is not."""
+    assert OptimizerConfig(**{"learning_rate": 1.0, "weight_decay": 1.0, **changes}).check == check
+
+
+extremes = st.sampled_from([0.0, 1e-45, -1e-30, 1e-22, 1.0, -3e10, 9e18])
+
+
+@given(
+    gradients=st.lists(st.lists(extremes, min_size=3, max_size=3), min_size=1, max_size=6),
+    b1=st.sampled_from([0.0, 0.9, 1 - 1e-6]),
+    b2=st.sampled_from([0.0, 0.3, 0.999, 1 - 1e-6]),
+    eps=st.sampled_from([1e-16, 1e-8, 1.0]),
+    clip=st.sampled_from([1e-3, 1.0, 1e6]),
+    name=st.sampled_from(["adam", "adamw"]),
+)
+def test_finite_gradients_make_finite_updates_where_only_they_are_looked_at(
+    gradients, b1, b2, eps, clip, name
+):
+    options = {"b1": b1, "b2": b2, "eps": eps}
+    config = OptimizerConfig(name=name, learning_rate=1.0, max_grad_norm=clip, options=options)
+    assert config.check == "gradients"
+    optimizer = make_optimizer(config, 10)
+    params = {"w": jnp.asarray([3e38, -1e-40, 1.0])}
+    state = optimizer.init(params)
+    for gradient in gradients:
+        updates, state = optimizer.update({"w": jnp.asarray(gradient)}, state, params)
+        assert all(bool(jnp.isfinite(x).all()) for x in jax.tree.leaves((updates, state)))
+
+
+def test_a_step_that_looks_at_gradients_alone_is_the_same_step():
+    outcomes = []
+    for check in ("gradients", "updates", "kept updates"):
+        optimizer = make_optimizer(OptimizerConfig(learning_rate=0.1), 10)
+        before = jax.tree.map(jnp.copy, (PARAMS, optimizer.init(PARAMS), Total(GRADS, 1.0)))
+        kept = {"keep_params": True, "keep_optimizer": True}
+        outcomes.append(take_step(optimizer, *before, check=check, **kept))
+    for other in outcomes[1:]:
+        jax.tree.map(np.testing.assert_array_equal, outcomes[0], other)
+
+
+@pytest.mark.parametrize("check", ["gradients", "updates", "kept updates"])
+def test_a_step_is_that_of_optax_or_none(check):
     optimizer = make_optimizer(OptimizerConfig(learning_rate=0.1), 10)
     params, state = jax.tree.map(jnp.copy, (PARAMS, optimizer.init(PARAMS)))
-    kept = {"costly": costly, "keep_params": True, "keep_optimizer": True}
+    kept = {"check": check, "keep_params": True, "keep_optimizer": True}
     broken = {**GRADS, "bias": jnp.asarray([1.0, jnp.nan])}
     same, same_state, report = take_step(optimizer, params, state, Total(broken, 1.0), **kept)
     assert not report.applied
@@ -88,7 +152,7 @@ def test_all_that_a_step_makes_lies_where_the_same_lay_before(keep_params):
     params, gradients = jax.tree.map(jnp.copy, (PARAMS, GRADS))
     state = jax.tree.map(jnp.copy, optimizer.init(params))
     before = _places((state, gradients if keep_params else params))
-    kept = {"costly": False, "keep_params": keep_params, "keep_optimizer": False}
+    kept = {"check": "updates", "keep_params": keep_params, "keep_optimizer": False}
     params, state, _ = take_step(optimizer, params, state, Total(gradients, 1.0), **kept)
     assert _places((state, params)) == before
 
