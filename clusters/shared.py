@@ -82,7 +82,7 @@ class SharedActor(TrainedModel):
         self.head_schedule = make_schedule(head, head_steps)
         self.head_scheduled = head.schedule != "constant"
         self.head_total = head_steps
-        self._head_check = head.check
+        self._head_check: Check = head.check
         self.head_steps = 0
         both = _for_both(make_optimizer(config, total_steps), self.head_optimizer)
         super().__init__(
