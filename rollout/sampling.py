@@ -11,6 +11,7 @@ min-p. Tokens tied with the last one kept are kept too, so top-k may keep more t
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
 
@@ -55,6 +56,12 @@ def sampling_arrays(sampling: SamplingParams) -> SamplingArrays:
         min_p=np.asarray(sampling.min_p, np.float32),
         stop_ids=stops,
     )
+
+
+def key_of(words: jax.Array | np.ndarray) -> jax.Array:
+    """A typed key of the first of `[K]` uint32 words, into which the others are folded."""
+    words = jnp.asarray(words)
+    return functools.reduce(jax.random.fold_in, words[1:], jax.random.key(words[0]))
 
 
 def row_keys(seed: jax.Array, owner: jax.Array) -> jax.Array:

@@ -135,7 +135,6 @@ class VanillaEngine:
         places = self._places(counts, [len(prompt) for prompt in prompts])
         arrays = CallArrays(
             sampling=sampling_arrays(sampling),
-            seed=self._key(seed),
             limit=np.asarray(sampling.max_new_tokens, np.int32),
         )
         weights = functools.cache(lambda: self._programs.prepare(params))
@@ -156,6 +155,7 @@ class VanillaEngine:
                 ),
                 max(len(lane) for lane in places.lanes),
                 arrays,
+                self._seed_words(seed),
                 truncated=sampling.truncated,
                 prefill_tokens=max(1, self.config.prefill_tokens // len(places.lanes)),
                 widths=self._widths,
@@ -205,12 +205,11 @@ class VanillaEngine:
             )
         return self._params
 
-    def _key(self, seed: int | None) -> jax.Array:
+    def _seed_words(self, seed: int | None) -> np.ndarray:
         if seed is not None:
-            return _key_of(whole_number("seed", seed, 0, SEED))
+            return _words(whole_number("seed", seed, 0, SEED))
         self._calls += 1
-        own = jax.random.fold_in(_key_of(self.config.seed), OWN_NOISE)
-        return jax.random.fold_in(own, self._calls)
+        return np.append(_words(self.config.seed), np.array([OWN_NOISE, self._calls], np.uint32))
 
 
 def _side_by_side(runs: Sequence[Run]) -> Iterator[Finished]:
@@ -223,15 +222,9 @@ def _side_by_side(runs: Sequence[Run]) -> Iterator[Finished]:
     yield from in_background([run.finished() for run in runs], stop, "zootomy-lane")
 
 
-def _key_of(seed: int) -> jax.Array:
-    """A typed key from an integer of any size, 32 bits at a time."""
+def _words(seed: int) -> np.ndarray:
+    """An integer of any size, 32 bits a word, the lowest first."""
     words = [seed & 0xFFFFFFFF]
     while seed := seed >> 32:
         words.append(seed & 0xFFFFFFFF)
-    return _folded(np.array(words, np.uint32))
-
-
-@jax.jit
-def _folded(words: jax.Array) -> jax.Array:
-    """A key of the first word, into which the others are folded."""
-    return functools.reduce(jax.random.fold_in, words[1:], jax.random.key(words[0]))
+    return np.array(words, np.uint32)

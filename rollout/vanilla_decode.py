@@ -29,7 +29,7 @@ from ..models import (
     quick,
 )
 from ..models.cache import grow_cache, init_cache, take_rows
-from .sampling import noise_ahead, row_keys, row_noise, sample
+from .sampling import key_of, noise_ahead, row_keys, row_noise, sample
 from .scheduler import FREE_SHARE
 from .sharing import SharingJit
 from .vanilla_state import (
@@ -209,7 +209,7 @@ class Programs:
             position=jnp.where(new, length - 1, state.position),
             count=jnp.where(new, 0, state.count),
             active=state.active | new,
-            keys=jnp.where(new, row_keys(call.seed, jnp.asarray(fill.owner)), state.keys),
+            keys=jnp.where(new, row_keys(key_of(fill.seed), jnp.asarray(fill.owner)), state.keys),
         )
         noise = row_noise(state.keys, state.position + 1)
         return spread(_append(state, prompts.logits[rows].T, noise, new, call, truncated=truncated))

@@ -38,6 +38,7 @@ class Run:
         schedule: which completion goes where.
         prompts: most that a lane of the call reads.
         arrays: what the call chose.
+        seed: as of `Fill`.
         truncated: whether top-p or top-k is on.
         prefill_tokens: prompt tokens read in one pass.
         widths: buckets of prompt tokens that are read.
@@ -54,6 +55,7 @@ class Run:
         schedule: Schedule,
         prompts: int,
         arrays: CallArrays,
+        seed: np.ndarray,
         *,
         truncated: bool,
         prefill_tokens: int,
@@ -69,6 +71,7 @@ class Run:
         self._schedule = schedule
         self._prompts = prompts
         self._arrays = arrays
+        self._seed = seed
         self._truncated = truncated
         self._prefill_tokens = prefill_tokens
         self._widths = widths
@@ -176,6 +179,7 @@ class Run:
             source=np.full(schedule.held, -1, np.int32),
             length=np.ones(schedule.held, np.int32),
             owner=np.zeros((schedule.slots, 2), np.int32),
+            seed=self._seed,
         )
         for slot, row in schedule.assign():
             fill.source[slot // schedule.shared] = row.batch_row

@@ -46,11 +46,14 @@ class Fill(NamedTuple):
         source: `[P]` int32, row of the prompt batch; -1 leaves a prompt and its slots as they are.
         length: `[P]` int32, tokens of the prompt.
         owner: `[S, 2]` int32, index of the request and of the completion.
+        seed: `[K]` uint32 of which the key of the call is made, here and not in a program before:
+            that would be waited for.
     """
 
     source: jax.Array | np.ndarray
     length: jax.Array | np.ndarray
     owner: jax.Array | np.ndarray
+    seed: jax.Array | np.ndarray
 
 
 class DecodeState(NamedTuple):
@@ -114,12 +117,10 @@ class CallArrays(NamedTuple):
 
     Attributes:
         sampling: how tokens are drawn.
-        seed: typed key of the call.
         limit: scalar int32, tokens a completion.
     """
 
     sampling: SamplingArrays
-    seed: jax.Array
     limit: jax.Array | np.ndarray
 
 

@@ -16,7 +16,7 @@ from zoo_inputs import T, couples
 from zootomy import Algorithm, ZootomyError, algorithms, block
 from zootomy.registry import describe, names
 
-FAST, SLOW = 20, 550
+FAST, SLOW = 12, 550
 
 
 def draw(seed):

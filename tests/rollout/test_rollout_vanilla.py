@@ -18,7 +18,8 @@ from zootomy.rollout import (
     VanillaEngine,
     make_engine,
 )
-from zootomy.rollout.vanilla import _key_of
+from zootomy.rollout.sampling import key_of
+from zootomy.rollout.vanilla import _words
 
 VOCABULARY = 23
 CONFIG = RolloutConfig(max_prompt_tokens=12, max_new_tokens=10)
@@ -183,7 +184,7 @@ def test_a_seed_is_a_key_32_bits_at_a_time(seed):
     key = jax.random.key(seed % 2**32)
     if seed >> 32:
         key = jax.random.fold_in(key, seed >> 32)
-    found = jax.random.key_data(_key_of(seed))
+    found = jax.random.key_data(key_of(_words(seed)))
     np.testing.assert_array_equal(found, jax.random.key_data(key))
 
 
