@@ -5,9 +5,12 @@ BIN := $(VENV)/bin
 ALGORITHM ?= grpo
 SEED ?= 0
 DEMO := runs/demo-$(ALGORITHM)-$(SEED)
+COMPILED := $(addprefix tests/, learners/test_learners_golden.py clusters/test_clusters_branches.py \
+	clusters/test_clusters_passes.py models/test_models_vocabulary.py models/test_models_kernels.py \
+	rollout/test_rollout_vanilla.py)
 
-.PHONY: demo test lint test-fast test-slow test-torch test-engines docs reference parity-page \
-	bench bench-peers bench-algorithms clean
+.PHONY: demo test lint test-fast test-compiled test-slow test-torch test-engines docs reference \
+	parity-page bench bench-peers bench-algorithms clean
 
 # The marker is newer than the metadata exactly when the environment is up to date.
 $(VENV)/.ready: pyproject.toml constraints.txt
@@ -21,7 +24,7 @@ demo: $(VENV)/.ready
 	$(BIN)/zootomy train --config examples/demo.yaml --algorithm $(ALGORITHM) --seed $(SEED) \
 		--folder $(DEMO) $(ARGS)
 
-test: lint test-fast
+test: lint test-fast test-compiled
 
 lint: $(VENV)/.ready
 	$(BIN)/ruff check .
@@ -31,8 +34,12 @@ lint: $(VENV)/.ready
 test-fast: $(VENV)/.ready
 	$(BIN)/python -m pytest
 
+# Again, what is most of a run's time, compiled with the care that users' runs get and tests do not.
+test-compiled: $(VENV)/.ready
+	ZOOTOMY_COMPILE=as-users $(BIN)/python -m pytest $(COMPILED)
+
 test-slow: $(VENV)/.ready
-	$(BIN)/python -m pytest -m slow
+	ZOOTOMY_COMPILE=as-users $(BIN)/python -m pytest -m slow
 
 # Compares with transformers on torch, in an environment of its own.
 test-torch:

@@ -6,8 +6,13 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 flags = os.environ.get("XLA_FLAGS", "")
 if "xla_force_host_platform_device_count" not in flags:
     flags = f"{flags} --xla_force_host_platform_device_count=8".strip()
-# Tests compile thousands of single operations, for which XLA's older emitter takes half the time.
-os.environ["XLA_FLAGS"] = f"{flags} --xla_cpu_use_fusion_emitters=false"
+# Most of the tests' time is compilation, which takes less than half of it this way. What a test
+# starts as a process, and all tests with ZOOTOMY_COMPILE=as-users, compile as users' runs do.
+quickly: dict = {"xla_cpu_use_fusion_emitters": False, "xla_backend_optimization_level": 0}
+if os.environ.get("ZOOTOMY_COMPILE") == "as-users":
+    quickly = {}
+told = [f"--{name}={str(value).lower()}" for name, value in quickly.items()]
+os.environ["XLA_FLAGS"] = " ".join([flags, *told])
 
 import math  # noqa: E402
 import re  # noqa: E402
@@ -15,8 +20,8 @@ import tempfile  # noqa: E402
 from collections import Counter  # noqa: E402
 from pathlib import Path  # noqa: E402
 
-# Most of the tests' time is compilation; what one test or one run has compiled, the next need not.
-# What takes less than a tenth of a second is mostly one operation, in one test.
+# What one test or one run has compiled, the next need not. What takes less than a tenth of a second
+# is mostly one operation, in one test.
 os.environ.setdefault(
     "JAX_COMPILATION_CACHE_DIR", str(Path(tempfile.gettempdir()) / "zootomy-tests-xla")
 )
@@ -27,10 +32,10 @@ import pytest  # noqa: E402
 from hypothesis import settings  # noqa: E402
 from zootomy.models import compilers  # noqa: E402
 
-jax.devices()  # Reads the flags, which are not for processes that tests start ...
+jax.devices()  # Reads the flags.
 os.environ["XLA_FLAGS"] = flags
-for options in (compilers._QUICK, compilers._PRODUCTS):  # ... nor for the library's own programs.
-    options["xla_cpu_use_fusion_emitters"] = True
+compilers._QUICK.update(quickly)
+compilers._PRODUCTS.update(quickly)
 
 # Deadlines measure the machine, not the code: a first example pays for compilation.
 settings.register_profile("zootomy", deadline=None, max_examples=25, derandomize=True)
