@@ -137,6 +137,7 @@ class VanillaEngine:
             sampling=sampling_arrays(sampling),
             limit=np.asarray(sampling.max_new_tokens, np.int32),
         )
+        words = self._seed_words(seed)
         weights = functools.cache(lambda: self._programs.prepare(params))
         runs = [
             Run(
@@ -155,7 +156,7 @@ class VanillaEngine:
                 ),
                 max(len(lane) for lane in places.lanes),
                 arrays,
-                self._seed_words(seed),
+                words,
                 truncated=sampling.truncated,
                 prefill_tokens=max(1, self.config.prefill_tokens // len(places.lanes)),
                 widths=self._widths,

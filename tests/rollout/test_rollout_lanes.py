@@ -100,6 +100,15 @@ def make(model, monkeypatch):
     return make
 
 
+def test_all_lanes_of_a_call_without_a_seed_have_its_noise(make):
+    """Of calls that are counted, not of lanes: the second call is the second with any number."""
+    one, two = make(1), make(2)
+    for _ in range(2):
+        first, second = (engine.generate(ALIKE, STOPPING) for engine in (one, two))
+        for a, b in zip(chain.from_iterable(first), chain.from_iterable(second), strict=True):
+            assert a.tokens.tolist() == b.tokens.tolist()
+
+
 @pytest.mark.parametrize("requests", [ALIKE, WAITING], ids=["alike", "waiting"])
 def test_lanes_sample_what_one_lane_samples(make, requests):
     one, two, three = make(1), make(2), make(3)
