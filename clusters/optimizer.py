@@ -181,7 +181,8 @@ def _bounded(config: OptimizerConfig) -> bool:
     """
     clip, options = config.max_grad_norm, {"b1": 0.9, "b2": 0.999, "eps": 1e-8, **config.options}
     numbers = all(isinstance(value, int | float) for value in options.values())
-    if config.name not in _BOUNDED or clip is None or len(options) > 3 or not numbers:
+    others = len(options) > 3
+    if config.name not in _BOUNDED or clip is None or others or not numbers:
         return False
     decays = all(0 <= options[name] <= 1 - 1e-6 for name in ("b1", "b2"))
     small = clip <= 1e6 and config.learning_rate <= 1 and config.weight_decay <= 1

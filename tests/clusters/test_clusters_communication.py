@@ -16,8 +16,8 @@ PICKED = ACTIONS * WIDTH
 PARAMETERS = 1768
 
 
-def sent_by(kit, sent, monkeypatch, mesh):
-    """What the forward and the training program send; the vocabulary, of 12, is whole."""
+def sent_by(kit, sent, monkeypatch, mesh, vocabulary="none"):
+    """What the forward and the training program send; the vocabulary is whole unless spread."""
     found, call = {}, QuickJit.__call__
 
     def look(program, *given, **named):
@@ -30,7 +30,7 @@ def sent_by(kit, sent, monkeypatch, mesh):
         kit.config, vocab_size=12, num_layers=LAYERS, num_heads=4, num_kv_heads=KV_HEADS
     )
     actor = Decoder(config, rngs=nnx.Rngs(0))
-    cluster = kit.cluster(ROWS, LENGTH, 4, mesh=mesh, actor=actor, axis_rules={"vocab": "none"})
+    cluster = kit.cluster(ROWS, LENGTH, 4, mesh=mesh, actor=actor, axis_rules={"vocab": vocabulary})
     assert sum(x.size for x in jax.tree.leaves(nnx.state(actor, nnx.Param))) == PARAMETERS
     rng = np.random.default_rng(0)
     sequences = kit.sequences(rng.integers(2, 6, 16), rng.integers(1, 6, 16))
@@ -79,6 +79,14 @@ CASES = [
 @pytest.mark.parametrize(("mesh", "forward", "update"), CASES)
 def test_passes_send_what_they_must(kit, sent, monkeypatch, mesh, forward, update):
     assert sent_by(kit, sent, monkeypatch, mesh) == (forward, update)
+
+
+def test_a_vocabulary_on_two_devices_sends_three_numbers_an_action(kit, sent, monkeypatch):
+    """Largest logit, sum of exponentials, logit of the target; back, what it followed from."""
+    forward, update = sent_by(kit, sent, monkeypatch, "tensor=2", "tensor")
+    heads = (2 * LAYERS + 1) * STREAM
+    assert forward == {"all-reduce": heads + 3 * ACTIONS}
+    assert update == {"all-reduce": heads + 5 * LAYERS * STREAM + 3 * ACTIONS + PICKED}
 
 
 def test_rows_and_length_on_two_devices_each(kit, sent, monkeypatch):

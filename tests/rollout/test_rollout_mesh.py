@@ -21,9 +21,9 @@ HEADS = ("heads", "kv_heads", "mlp")
 REQUESTS = [Request((7, 5, 3, 1)[: 1 + n % 4], n=4) for n in range(4)]
 
 
-def spread(axes, over_tensor=HEADS):
+def spread(axes, over_tensor=HEADS, config=CONFIG):
     """The model on a mesh, what is named spread over `tensor` where that is one of the axes."""
-    model = Decoder(CONFIG, rngs=nnx.Rngs(0))
+    model = Decoder(config, rngs=nnx.Rngs(0))
     mesh = jax.make_mesh(tuple(axes.values()), tuple(axes), axis_types=(AxisType.Auto,) * len(axes))
     graph, params, rest = nnx.split(model, nnx.Param, ...)
 
@@ -86,9 +86,21 @@ def test_a_step_sends_what_it_must(alone, sent, axes, expected):
     assert sent(found[2]) == expected
 
 
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "tensor"),
+    # Held: each of three heads twice; one head twice; half heads, since four cannot be eight.
+    [(6, 3, 2), (2, 1, 2), (4, 2, 8)],
+)
+def test_heads_that_do_not_divide_sample_the_same(heads, kv_heads, tensor):
+    config = dataclasses.replace(CONFIG, num_heads=heads, num_kv_heads=kv_heads, vocab_size=64)
+    expected = sampled(Decoder(config, rngs=nnx.Rngs(0)))
+    same(sampled(spread({"tensor": tensor}, config=config)), expected)
+
+
 def test_a_vocabulary_on_two_devices_sends_no_logits(alone, sent):
-    """A draw needs one block of 128 tokens a slot, drawn or greedy,
-    and what each device found of its blocks. The logits would be 2,048 a slot."""
+    """A draw needs one block of 128 tokens a slot, drawn or greedy, and what each device found of
+    its blocks. The logits would be 2,048 a slot.
+    """
     found = sampled(spread({"tensor": 2}, (*HEADS, "vocab")))
     same(found, alone)
     needed = ADDED + 2 * BLOCK * SLOTS
