@@ -4,10 +4,14 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 ALGORITHM ?= grpo
 SEED ?= 0
+WORKERS ?= 2
 DEMO := runs/demo-$(ALGORITHM)-$(SEED)
 COMPILED := $(addprefix tests/, learners/test_learners_golden.py clusters/test_clusters_branches.py \
 	clusters/test_clusters_passes.py models/test_models_vocabulary.py models/test_models_kernels.py \
 	rollout/test_rollout_vanilla.py)
+
+# Processes that share the tests by files: most of a test's time is one core's.
+PYTEST := $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile
 
 .PHONY: demo test lint test-fast test-compiled test-slow test-torch test-engines docs reference \
 	parity-page bench bench-peers bench-algorithms clean
@@ -32,14 +36,14 @@ lint: $(VENV)/.ready
 	$(BIN)/pyright
 
 test-fast: $(VENV)/.ready
-	$(BIN)/python -m pytest
+	$(PYTEST)
 
 # Again, what is most of a run's time, compiled with the care that users' runs get and tests do not.
 test-compiled: $(VENV)/.ready
-	ZOOTOMY_COMPILE=as-users $(BIN)/python -m pytest $(COMPILED)
+	ZOOTOMY_COMPILE=as-users $(PYTEST) $(COMPILED)
 
 test-slow: $(VENV)/.ready
-	ZOOTOMY_COMPILE=as-users $(BIN)/python -m pytest -m slow
+	ZOOTOMY_COMPILE=as-users $(PYTEST) -m slow
 
 # Compares with transformers on torch, in an environment of its own.
 test-torch:

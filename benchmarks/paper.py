@@ -8,6 +8,7 @@ data sheets have them, and how much of a peak is reached is assumed and said.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -113,18 +114,19 @@ class Part:
         return (max(own, links) if self.overlaps else own + links) + self.waits
 
 
-def tensor_degree(chips: int) -> int:
-    """Chips that an engine's weights are split over: one where there are few, else a node.
+def tensor_degree(shape: Shape, chips: int) -> int:
+    """Chips that an engine's weights are split over: one where there are few, else several.
 
     A step of decoding reads all weights for as many rows as there are. With many replicas each
-    has few rows, and the reading is all that it does: then more chips should share it.
+    has few rows, and the reading is all that it does: then more chips should share it. Heads of
+    keys stay whole, so that they are as many as heads at most.
     """
-    return 1 if chips <= NODE else NODE
+    return 1 if chips <= NODE else math.gcd(NODE, shape.kv_heads)
 
 
 def generation(shape: Shape, work: Work, chip: Chip, chips: int) -> Part:
     """Sampling on the replica that takes longest."""
-    tensor = tensor_degree(chips)
+    tensor = tensor_degree(shape, chips)
     replicas = chips // tensor
     lengths = work.lengths()
     share = work.prompts // replicas
@@ -182,7 +184,7 @@ def optimizer(shape: Shape, work: Work, chip: Chip, chips: int) -> Part:
 def transfer(shape: Shape, work: Work, chip: Chip, chips: int) -> Part:
     """Weights from the trainer's shards to the engine's layout, in bfloat16."""
     del work
-    size = counts.parameters(shape) * HALF / tensor_degree(chips)
+    size = counts.parameters(shape) * HALF / tensor_degree(shape, chips)
     return Part(link=[(size * (NODE - 1) / NODE, chip.near)])
 
 
@@ -198,7 +200,7 @@ SETUPS = ((H100, 8), (H100, 256), (V5P, 8), (V5P, 256))
 
 def memory_bytes(shape: Shape, work: Work, chips: int) -> dict[str, float]:
     """What lies on a chip: trainer and engine side by side."""
-    tensor = tensor_degree(chips)
+    tensor = tensor_degree(shape, chips)
     rows = work.prompts * work.group // (chips // tensor)
     own = counts.kv_numbers(shape) * HALF * rows * work.mean
     prompts = counts.kv_numbers(shape) * HALF * (rows // work.group) * work.prompt

@@ -8,12 +8,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from .board import Board
 from .jsonl import StepLines, read_lines
 from .metrics import MonitorError, nonfinite
 
 METRICS_FILE = "metrics.jsonl"
 TENSORBOARD_FOLDER = "tensorboard"
-_BOARD_SECONDS = 5  # after which its thread writes what has come; the lines are there at once
 _OWN_KEYS = ("step", "time", "nonfinite")
 
 
@@ -47,7 +47,10 @@ class RunLog:
         self._step = -1 if resume_step is None else resume_step
         # What is already there of the step resumed from, so that it is not written twice.
         self._written = _names_of(self.folder / METRICS_FILE, self._step) if writes else set()
-        self._board = _board(self.folder, resume_step) if tensorboard and writes else None
+        self._board: Board | None = None
+        if tensorboard and writes:
+            purge = None if resume_step is None else resume_step + 1
+            self._board = Board(self.folder / TENSORBOARD_FOLDER, purge)
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
         """Log the metrics of a step; a step may be written in parts, e.g. its evaluation later.
@@ -69,7 +72,7 @@ class RunLog:
         if self._lines is not None:
             self._lines.append(record)
         if self._board is not None:
-            _show(self._board, step, values)
+            self._board.add(step, values)
 
     def close(self) -> None:
         """Close the files."""
@@ -136,24 +139,3 @@ def _names_of(path: Path, step: int) -> set[str]:
         if record["step"] == step:
             names.update(record)
     return names - set(_OWN_KEYS)
-
-
-def _show(board: Any, step: int, values: Mapping[str, float]) -> None:
-    """What is finite, in one event: each goes through a queue, which takes 0.1 ms for each."""
-    from tensorboardX.summary import scalar
-
-    parts = [scalar(name, value) for name, value in values.items() if math.isfinite(value)]
-    for part in parts[1:]:
-        parts[0].MergeFrom(part)
-    if parts:
-        board.file_writer.add_summary(parts[0], step)
-
-
-def _board(folder: Path, resume_step: int | None) -> Any:
-    # Imported here: protobuf takes a third of a second, which `zootomy list` need not pay.
-    from tensorboardX import SummaryWriter
-
-    purge = None if resume_step is None else resume_step + 1
-    return SummaryWriter(
-        str(folder / TENSORBOARD_FOLDER), purge_step=purge, flush_secs=_BOARD_SECONDS
-    )

@@ -42,17 +42,23 @@ def test_training_is_shared_and_its_links_counted():
     assert many.link_bytes - few.link_bytes == pytest.approx(2 * 4 * n / 8 * 1 / 2)
 
 
-def test_an_engine_over_a_node_reads_an_eighth_and_waits():
-    tiny = Shape(layers=3, hidden=8, heads=2, kv_heads=1, head_dim=4, inner=16, vocab=32)
+def test_an_engine_over_several_chips_reads_its_part_and_waits():
+    # Four heads of keys: 4 of a node's 8 chips share an engine, as of the 7B model.
+    tiny = Shape(layers=3, hidden=16, heads=4, kv_heads=4, head_dim=4, inner=16, vocab=32)
+    assert paper.tensor_degree(tiny, 16) == paper.tensor_degree(paper.SEVEN_B, 256) == 4
+    assert paper.tensor_degree(tiny, 8) == 1
     work = Work(prompts=16, group=2, prompt=4, mean=8, limit=16)
     part = paper.generation(tiny, work, CHIP, 16)
     lengths = work.lengths()
-    halves = [
-        counts.generation(tiny, [(4, one) for one in half], bytes_per_number=2)
-        for half in (lengths[:8], lengths[8:])
+    quarters = [
+        counts.generation(tiny, [(4, one) for one in lengths[i : i + 4]], bytes_per_number=2)
+        for i in (0, 4, 8, 12)
     ]
-    slowest = max(halves, key=lambda one: one.decode_bytes)
-    assert part.memory == slowest.decode_bytes / 8
+    slowest = max(quarters, key=lambda one: one.decode_bytes)
+    assert part.memory == slowest.decode_bytes / 4
+    # Two reductions a layer of rows [16] in 2 bytes, of which 3 of 4 parts travel, there and back.
+    sampled = sum(map(sum, lengths)) / 4
+    assert part.link_bytes == pytest.approx(2 * 2 * 3 * sampled * 16 * 2 * 3 / 4)
     assert part.waits == pytest.approx(2 * 3 * slowest.decode_steps * paper.LATENCY)
 
 

@@ -1,0 +1,59 @@
+"""TensorBoard's files: written beside the run, whole when closed, and never failing unheard."""
+
+import threading
+import time
+
+import pytest
+from tensorboardX.proto.event_pb2 import Event
+from zootomy.monitor.board import Board
+
+
+def events(folder):
+    """All events of a folder's only file but the first, which names the version."""
+    (path,) = folder.iterdir()
+    data, position, found = path.read_bytes(), 0, []
+    while position < len(data):
+        length = int.from_bytes(data[position : position + 8], "little")
+        found.append(Event.FromString(data[position + 12 : position + 12 + length]))
+        position += 12 + length + 4
+    return found[1:]
+
+
+def test_closing_writes_what_waits_with_the_time_at_which_it_came(tmp_path):
+    before = time.time()
+    board = Board(tmp_path / "made" / "here", seconds=60.0)
+    board.add(3, {"loss": 0.5, "nan": float("nan"), "reward": 2.0})
+    after = time.time()
+    board.add(4, {"nan": float("nan")})  # Nothing to show: no event.
+    assert events(tmp_path / "made" / "here") == []
+    board.close()
+    (event,) = events(tmp_path / "made" / "here")
+    assert event.step == 3
+    assert before <= event.wall_time <= after
+    assert [(v.tag, v.simple_value) for v in event.summary.value] == [("loss", 0.5), ("reward", 2)]
+
+
+def test_a_thread_writes_while_the_run_goes_on(tmp_path):
+    board = Board(tmp_path, seconds=0.01)
+    board.add(1, {"loss": 1.0})
+    for _ in range(1000):
+        if events(tmp_path):
+            break
+        time.sleep(0.01)
+    (event,) = events(tmp_path)
+    board.add(2, {"loss": 0.5})
+    board.close()
+    assert [event.step for event in events(tmp_path)] == [1, 2]
+    assert not any(thread.name == "tensorboard" for thread in threading.enumerate())
+
+
+@pytest.mark.parametrize("seconds", [0.01, 60.0])
+def test_what_stops_a_writing_stops_the_run(tmp_path, seconds):
+    board = Board(tmp_path, seconds=seconds)
+    board.add(1, {"loss": "no number"})  # type: ignore[dict-item]
+    if seconds < 1:
+        board._thread.join(10)
+        with pytest.raises(TypeError, match="must be real number"):
+            board.add(2, {"loss": 1.0})
+    with pytest.raises(TypeError, match="must be real number"):
+        board.close()
