@@ -40,7 +40,7 @@ def test_a_thread_writes_while_the_run_goes_on(tmp_path):
         if events(tmp_path):
             break
         time.sleep(0.01)
-    (event,) = events(tmp_path)
+    assert [event.step for event in events(tmp_path)] == [1]
     board.add(2, {"loss": 0.5})
     board.close()
     assert [event.step for event in events(tmp_path)] == [1, 2]
