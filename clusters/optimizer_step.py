@@ -12,7 +12,7 @@ import optax
 
 from ..models import QuickJit, quick
 from .optimizer import Check
-from .programs import Total
+from .programs import Total, widened
 
 
 class Finite(NamedTuple):
@@ -100,11 +100,6 @@ def _step(
     # moments that took each other's memory would be copied first.
     updates, state = optimizer.update(gradients, optimizer_state, widened(params))
     return state, optax.apply_updates(params, updates)
-
-
-def widened(params: Any) -> Any:
-    """Parameters in float32, as the optimizer sees them: its memory is float32 whatever theirs."""
-    return jax.tree.map(lambda p: p.astype(jnp.float32), params)
 
 
 def _finite(x: jax.Array) -> jax.Array:

@@ -185,8 +185,10 @@ class Passes:
         """The loss and gradient of a mini-batch, summed; and (loss, metrics) a micro-batch."""
         scalars = self._scalars(model, temperature, coefficients)
         self.begin(model)
-        total, results = model.zeros(), []
-        place = model.placement
+        place, results = model.placement, []
+        # On one device a single micro-batch needs no sum, nor its program. On several the sum says
+        # where gradients are to lie.
+        total = None if len(micros) == 1 and place.mesh.size == 1 else model.zeros()
         with place.context():
             for micro in micros:
                 rows, part = place.rows((micro.rows, micro.gather(batch)))
@@ -195,6 +197,7 @@ class Passes:
                     *scalars, split=_split(micro, place.mesh, _CPU_TOKENS, whole=whole),
                 )  # fmt: skip
                 results.append((value, metrics))
+        assert total is not None  # There is always a micro-batch.
         return total, results
 
     def begin(self, model: AnyModel | None) -> None:

@@ -27,6 +27,17 @@ class Total(NamedTuple):
     loss: jax.Array
 
 
+def widened(params: Any) -> Any:
+    """In float32, as what is added up and what an optimizer sees, whatever the model's dtype."""
+    return jax.tree.map(lambda x: x.astype(jnp.float32), params)
+
+
+def no_gradient(params: Any) -> Total:
+    """A total of no micro-batch."""
+    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, jnp.float32), params)
+    return Total(zeros, jnp.zeros((), jnp.float32))
+
+
 @functools.partial(QuickJit, wide_products=True, static_argnames=("graph", "wanted", "split"))
 def forward(
     graph: Structure,
@@ -78,7 +89,7 @@ def accumulate(
     wanted: Wanted,
     params: Any,
     rest: Any,
-    total: Total,
+    total: Total | None,
     rows: Rows,
     batch: Any,
     temperature: jax.Array,
@@ -93,7 +104,7 @@ def accumulate(
         wanted: what the loss reads.
         params: what is differentiated.
         rest: other arrays of the model.
-        total: of the micro-batches before.
+        total: of the micro-batches before; None: this is the only one.
         rows: what the model sees.
         batch: leaves `[M, ...]`.
         temperature: of the log-probabilities.
@@ -109,12 +120,20 @@ def accumulate(
         value, metrics = loss(outputs, batch, coefficients)
         return value.astype(jnp.float32), metrics
 
-    def add(total: Total, part: tuple[Rows, Any]) -> tuple[Total, tuple[jax.Array, Any]]:
+    def gradient(part: tuple[Rows, Any]) -> tuple[Total, Any]:
         found = jax.value_and_grad(objective, has_aux=True)(params, *part)
         (value, metrics), gradients = found
-        gradients = jax.tree.map(lambda t, g: t + g.astype(t.dtype), total.gradients, gradients)
-        return Total(gradients, total.loss + value), (value, metrics)
+        return Total(widened(gradients), value), metrics
 
+    def add(total: Total, part: tuple[Rows, Any]) -> tuple[Total, tuple[jax.Array, Any]]:
+        own, metrics = gradient(part)
+        return jax.tree.map(jnp.add, total, own), (own.loss, metrics)
+
+    if split.parts == 1 and total is None:
+        total, metrics = gradient((rows, batch))
+        return total, total.loss, metrics
+    if total is None:
+        total = no_gradient(params)
     if split.parts == 1:
         total, (value, metrics) = add(total, (rows, batch))
         return total, value, metrics

@@ -17,7 +17,7 @@ from ..registry import ZootomyError
 from .naming import named_leaves, same_structure
 from .optimizer import OptimizerConfig, make_optimizer, make_schedule
 from .optimizer_step import StepReport, compile_step, first_state, take_step
-from .programs import Total
+from .programs import Total, no_gradient
 from .roles import Role
 from .sharding import HOST, Placement, like_params, on_host
 from .structure import Structure
@@ -156,14 +156,12 @@ class TrainedModel(RoleModel):
         self._check = config.check
         self.optimizer_state = self._first_state()
         self.steps = 0
-        like = jax.tree.map(lambda p: jax.ShapeDtypeStruct(p.shape, jnp.float32), self.params)
-
-        def zeros() -> Total:
-            return Total(jax.tree.map(jnp.zeros_like, like), jnp.zeros((), jnp.float32))
-
+        like = jax.tree.map(lambda p: jax.ShapeDtypeStruct(p.shape, p.dtype), self.params)
         # One program: an array at a time, this takes a tenth of the step of a small model.
         everywhere: Any = placement.replicated
-        self._zeros = jax.jit(zeros, out_shardings=Total(self.shardings, everywhere))
+        self._zeros = jax.jit(
+            functools.partial(no_gradient, like), out_shardings=Total(self.shardings, everywhere)
+        )
         # While someone else holds the arrays (the given model, the engine, the reference, a
         # checkpoint that is being written), a step must not overwrite them.
         self._params_lent = True

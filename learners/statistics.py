@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .collect import Collected, Group
+from .collect import Collected
 
 
 def rollout_metrics(collected: Collected, reward_names: tuple[str, ...]) -> dict[str, float]:
@@ -24,7 +24,7 @@ def rollout_metrics(collected: Collected, reward_names: tuple[str, ...]) -> dict
     rewards = np.stack([group.rewards for group in groups])
     completions = [one for group in groups for one in group.completions]
     lengths = np.array([len(one.tokens) for one in completions])
-    deviations = np.array([_std(group) for group in groups])
+    deviations = _deviations(rewards, valid)
     metrics = {
         "reward/mean": float(rewards[valid].mean()),
         "reward/std": float(deviations.mean()),
@@ -52,13 +52,22 @@ def mean_staleness(collected: Collected, version: int) -> float:
     return version - float(np.mean(versions))
 
 
-def _std(group: Group) -> float:
-    """Standard deviation (ddof 1) of a group's valid rewards; 0 for fewer than two.
+def _deviations(rewards: np.ndarray, valid: np.ndarray) -> np.ndarray:
+    """Standard deviations (ddof 1) of the groups' valid rewards; 0 for fewer than two.
 
     Exactly 0 for equal rewards, whose mean need not be equal to them in floating point.
+
+    Args:
+        rewards: `[P, G]`.
+        valid: `[P, G]`.
     """
-    rewards = group.rewards[group.valid].astype(np.float64)
-    return float(rewards.std(ddof=1)) if len(rewards) > 1 and np.ptp(rewards) > 0 else 0.0
+    count = valid.sum(axis=1)
+    known = np.where(valid, rewards, 0.0).astype(np.float64)
+    mean = known.sum(axis=1, keepdims=True) / np.maximum(count, 1)[:, None]
+    squares = np.where(valid, (known - mean) ** 2, 0.0).sum(axis=1)
+    highest = np.where(valid, rewards, -np.inf).max(axis=1)
+    differ = highest > np.where(valid, rewards, np.inf).min(axis=1)
+    return np.where(differ, np.sqrt(squares / np.maximum(count - 1, 1)), 0.0)
 
 
 def _share(completions: list, reason: str) -> float:

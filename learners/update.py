@@ -273,8 +273,10 @@ def _value_coef(given: float | None, shared: bool) -> float:
 
 def _sequences(collected: Collected, width: int) -> Sequences:
     """All completions of a batch with their prompts, prompt-major."""
+    prompts = [np.asarray(group.prompt, np.int32) for group in collected.groups]  # Once a group.
+    pairs = zip(prompts, collected.groups, strict=True)
     return Sequences(
-        prompts=[group.prompt for group in collected.groups for _ in group.completions],
+        prompts=[prompt for prompt, group in pairs for _ in group.completions],
         completions=[one.tokens for group in collected.groups for one in group.completions],
         width=width,
     )

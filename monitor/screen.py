@@ -70,7 +70,7 @@ class Screen:
             )
             self._live.start()
         else:
-            self._console.print(self._title, markup=False, highlight=False, soft_wrap=True)
+            self._line(self._title)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -132,7 +132,8 @@ class Screen:
         self._last = now
 
     def _line(self, text: str) -> None:
-        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+        # `print` would take a word between two colons for the name of an emoji.
+        self._console.out(text, highlight=False)
 
     def _render(self) -> RenderableType:
         width = max(20, self._console.width - _MARGIN)

@@ -75,6 +75,7 @@ class VanillaEngine:
             fused=alone_on_cpu,
         )
         self._params: nnx.State | None = params
+        self._arrays = jax.tree.leaves(params)
         self._version = version
         self._calls = 0
 
@@ -188,16 +189,17 @@ class VanillaEngine:
             raise ZootomyError(CLOSED)
         version = whole_number("version", version, 0, "an integer >= 0")
         self._params = replace_params(self._params, weights)
+        self._arrays = jax.tree.leaves(self._params)
         self._version = version
 
     def close(self) -> None:
         """Let go of the weights."""
-        self._params = None
+        self._params, self._arrays = None, []
 
     def _live_params(self) -> nnx.State:
         if self._params is None:
             raise ZootomyError(CLOSED)
-        if any(array.is_deleted() for array in jax.tree.leaves(self._params)):
+        if any(array.is_deleted() for array in self._arrays):
             named = named_params(self._params).items()
             first = next(path for path, array in named if array.is_deleted())
             raise ZootomyError(

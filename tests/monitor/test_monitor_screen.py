@@ -37,6 +37,14 @@ def plain():
     return out, Console(file=out, force_terminal=False, width=80)
 
 
+def test_words_are_shown_as_they_are():
+    # `print` would make a smiling face of the one and a colour of the other.
+    out, console = plain()
+    with Screen("a :smile: run", 1, console=console) as screen:
+        screen.message("[red] " + "long " * 30)
+    assert out.getvalue() == "a :smile: run\n[red] " + "long " * 30 + "\n"
+
+
 def test_one_plain_line_a_step_without_a_terminal():
     out, console = plain()
     clock = Clock()
