@@ -8,7 +8,7 @@ import time
 from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 SECONDS = 5.0  # between two writings
 
@@ -36,13 +36,14 @@ class Board:
     def __init__(self, folder: Path, purge_step: int | None = None, *, seconds: float = SECONDS):
         # Imported here: protobuf takes a third of a second, which `zootomy list` need not pay.
         from tensorboardX.event_file_writer import EventsWriter
-        from tensorboardX.proto.event_pb2 import Event, SessionLog
+        from tensorboardX.proto import event_pb2
 
         folder.mkdir(parents=True, exist_ok=True)
         self._file = EventsWriter(str(folder / "events"))
+        self._messages: Any = event_pb2  # Its classes are made at run time.
         if purge_step is not None:
-            start = SessionLog(status=SessionLog.START)
-            self._file.write_event(Event(step=purge_step, session_log=start))
+            start = self._messages.SessionLog(status=self._messages.SessionLog.START)
+            self._file.write_event(self._messages.Event(step=purge_step, session_log=start))
         self._seconds = seconds
         self._waiting: deque[_Logged] = deque()
         self._error: Exception | None = None
@@ -86,7 +87,6 @@ class Board:
                 return
 
     def _write(self) -> None:
-        from tensorboardX.proto.event_pb2 import Event
         from tensorboardX.summary import scalar
 
         while self._waiting:
@@ -95,5 +95,6 @@ class Board:
             for part in parts[1:]:
                 parts[0].MergeFrom(part)
             if parts:
-                self._file.write_event(Event(step=step, wall_time=wall_time, summary=parts[0]))
+                event = self._messages.Event(step=step, wall_time=wall_time, summary=parts[0])
+                self._file.write_event(event)
         self._file.flush()

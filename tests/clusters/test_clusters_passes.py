@@ -14,6 +14,7 @@ from zootomy.clusters import ModelOutputs, NonFiniteError, OptimizerConfig, Role
 from zootomy.clusters.outputs import Wanted
 from zootomy.clusters.passes import merge_metrics
 from zootomy.clusters.programs import accumulate, forward
+from zootomy.clusters.trained import TrainedModel
 from zootomy.models import Decoder
 
 # (micro_rows, row_length, sequences_per_row): many micro-batches and one, packed and not, rows
@@ -219,6 +220,19 @@ def test_an_optimizer_begins_with_one_program(kit, compiled):
     assert compiled == ["jit(first_state)"]  # an array at a time, it was one program a shape
     kit.cluster(actor=actor, optimizer=optimizer)
     assert compiled == ["jit(first_state)"]
+
+
+@pytest.mark.parametrize(("mesh", "sums"), [("data=1", 0), ("data=2", 1)])
+def test_a_single_micro_batch_on_one_device_needs_no_sum(kit, ragged, monkeypatch, mesh, sums):
+    made = []
+    make = TrainedModel.zeros
+    monkeypatch.setattr(TrainedModel, "zeros", lambda self: made.append(self) or make(self))
+    several, one = kit.cluster(2, 10, 1, mesh=mesh), kit.cluster(8, 12, 3, mesh=mesh)
+    summed = gradient(kit, several, ragged)
+    assert len(made) == 1
+    assert_same(gradient(kit, one, ragged), summed)
+    # On several devices the sum says where gradients are to lie.
+    assert len(made) == 1 + sums
 
 
 def test_update_descends_and_reports(kit, ragged):

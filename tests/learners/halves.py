@@ -18,7 +18,7 @@ from tiny_run import ADAM, TINY
 from zootomy import ClusterConfig, Role
 from zootomy.clusters import Shape, pack, passes
 from zootomy.clusters.outputs import compute
-from zootomy.clusters.programs import Total, forward
+from zootomy.clusters.programs import Total, forward, no_gradient
 from zootomy.clusters.trained import TrainedModel
 from zootomy.learners import update
 from zootomy.models import Decoder, ValueModel
@@ -39,6 +39,10 @@ def _pull_back(graph, wanted, split, params, rest, total, rows, temperature, cot
     return jax.tree.map(lambda t, g: t + g.astype(t.dtype), total, back(cotangent)[0])
 
 
+# One program, and arrays of the model's places, as of a total that was made before.
+_nothing = jax.jit(no_gradient)
+
+
 def accumulate(
     graph, loss, wanted, params, rest, total, rows, batch, temperature, coefficients, *, split
 ):  # fmt: skip
@@ -52,6 +56,7 @@ def accumulate(
     for name, x in by_outputs._asdict().items():
         if np.shape(x) == past.shape:
             assert (np.asarray(x)[past] == 0).all(), f"{name} past a completion's end"
+    total = _nothing(params) if total is None else total
     gradients = _pull_back(
         graph, wanted, split, params, rest, total.gradients, rows, temperature, by_outputs
     )
