@@ -64,11 +64,13 @@ class Board:
         self._waiting.append(_Logged(step, time.time(), values))
 
     def close(self) -> None:
-        """Write what waits and close the file.
+        """Write what waits and close the file; once closed, nothing.
 
         Raises:
             Exception: what stopped a writing.
         """
+        if self._closing.is_set():
+            return
         self._closing.set()
         self._thread.join()
         try:

@@ -27,6 +27,7 @@ def test_closing_writes_what_waits_with_the_time_at_which_it_came(tmp_path):
     board.add(4, {"nan": float("nan")})  # Nothing to show: no event.
     assert events(tmp_path / "made" / "here") == []
     board.close()
+    board.close()
     (event,) = events(tmp_path / "made" / "here")
     assert event.step == 3
     assert before <= event.wall_time <= after
