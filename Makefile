@@ -79,8 +79,8 @@ reference: $(VENV)/.ready
 parity-page: $(VENV)/.ready
 	$(BIN)/python docs/make_parity.py
 
-# Speed beside the peers and the machine's limits, about twenty-five minutes once their environments are
-# there. A peer whose environment cannot be made here is a line that says so.
+# Speed beside the peers and the machine's limits, twenty-five to forty minutes once their environments
+# are there. A peer whose environment cannot be made here is a line that says so.
 bench: $(VENV)/.ready
 	-$(MAKE) --keep-going bench-peers
 	$(BIN)/python benchmarks/bench.py $(ARGS)
