@@ -125,20 +125,21 @@ def accumulate(
         (value, metrics), gradients = found
         return Total(widened(gradients), value), metrics
 
+    if split.parts == 1:
+        own, metrics = gradient((rows, batch))
+        return own if total is None else _sum(total, own), own.loss, metrics
+
     def add(total: Total, part: tuple[Rows, Any]) -> tuple[Total, tuple[jax.Array, Any]]:
         own, metrics = gradient(part)
-        return jax.tree.map(jnp.add, total, own), (own.loss, metrics)
+        return _sum(total, own), (own.loss, metrics)
 
-    if split.parts == 1 and total is None:
-        total, metrics = gradient((rows, batch))
-        return total, total.loss, metrics
-    if total is None:
-        total = no_gradient(params)
-    if split.parts == 1:
-        total, (value, metrics) = add(total, (rows, batch))
-        return total, value, metrics
+    total = no_gradient(params) if total is None else total
     total, (values, metrics) = jax.lax.scan(add, total, _cut((rows, batch), split.parts))
     return total, jnp.sum(values), {name: _merged(*pair) for name, pair in metrics.items()}
+
+
+def _sum(one: Total, other: Total) -> Total:
+    return jax.tree.map(jnp.add, one, other)
 
 
 def _in_parts(function: Callable[[Any], Any], tree: Any, parts: int) -> Any:

@@ -273,10 +273,11 @@ def _value_coef(given: float | None, shared: bool) -> float:
 
 def _sequences(collected: Collected, width: int) -> Sequences:
     """All completions of a batch with their prompts, prompt-major."""
-    prompts = [np.asarray(group.prompt, np.int32) for group in collected.groups]  # Once a group.
-    pairs = zip(prompts, collected.groups, strict=True)
+    prompts: list[np.ndarray] = []
+    for group in collected.groups:
+        prompts += [np.asarray(group.prompt, np.int32)] * len(group.completions)
     return Sequences(
-        prompts=[prompt for prompt, group in pairs for _ in group.completions],
+        prompts=prompts,
         completions=[one.tokens for group in collected.groups for one in group.completions],
         width=width,
     )

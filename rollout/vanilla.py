@@ -75,6 +75,7 @@ class VanillaEngine:
             fused=alone_on_cpu,
         )
         self._params: nnx.State | None = params
+        # Taken apart once for all calls, each of which looks at every array.
         self._arrays = jax.tree.leaves(params)
         self._version = version
         self._calls = 0

@@ -253,6 +253,19 @@ class TestRewards:
         assert metrics["reward/std"] == 0.0
         assert metrics["frac_reward_zero_std"] == 1.0
 
+    def test_an_invalid_reward_is_not_in_the_deviation(self, digits, random_engine):
+        table = Table({}, default=(1.0, 2.0, None))
+        found = collector(digits, random_engine(), table, group=3).collect(0, 0)
+        # Of 1 and 2, with ddof 1: √(2 · 0.5²) = 0.7071. With None as 0 it would be 1.
+        assert rollout_metrics(found, ("score",))["reward/std"] == pytest.approx(0.5**0.5)
+
+    def test_one_valid_reward_has_no_deviation(self, digits, random_engine):
+        table = Table({}, default=(3.0, None, None))
+        found = collector(digits, random_engine(), table, group=3).collect(0, 0)
+        metrics = rollout_metrics(found, ("score",))
+        assert metrics["reward/std"] == 0.0
+        assert metrics["completions/invalid"] == pytest.approx(2 / 3)
+
     def test_several_functions_are_logged_apart(self, digits, random_engine):
         task = digits(lambda prompts, completions: [1.0, None] * (len(prompts) // 2))
         half = RewardFunction("half", lambda prompts, completions: [0.5] * len(prompts), weight=2.0)

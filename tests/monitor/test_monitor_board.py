@@ -4,19 +4,8 @@ import threading
 import time
 
 import pytest
-from tensorboardX.proto.event_pb2 import Event
+from event_files import events
 from zootomy.monitor.board import Board
-
-
-def events(folder):
-    """All events of a folder's only file but the first, which names the version."""
-    (path,) = folder.iterdir()
-    data, position, found = path.read_bytes(), 0, []
-    while position < len(data):
-        length = int.from_bytes(data[position : position + 8], "little")
-        found.append(Event.FromString(data[position + 12 : position + 12 + length]))
-        position += 12 + length + 4
-    return found[1:]
 
 
 def test_closing_writes_what_waits_with_the_time_at_which_it_came(tmp_path):

@@ -4,6 +4,7 @@ import json
 import math
 
 import pytest
+from event_files import events
 from zootomy.monitor import MonitorError, RunLog, read_log, series
 from zootomy.monitor.log import METRICS_FILE, TENSORBOARD_FOLDER
 
@@ -101,18 +102,11 @@ def test_no_log_and_broken_lines(tmp_path):
 
 def scalars(folder):
     """Every (step, tag, value) of a folder's event files, in the order written."""
-    from tensorboardX.proto.event_pb2 import Event
-
     found = []
-    for path in sorted((folder / TENSORBOARD_FOLDER).iterdir()):
-        data, position = path.read_bytes(), 0
-        while position < len(data):
-            length = int.from_bytes(data[position : position + 8], "little")
-            event = Event.FromString(data[position + 12 : position + 12 + length])
-            position += 12 + length + 4
-            if event.HasField("session_log"):
-                found.append((event.step, "purge", event.session_log.status))
-            found += [(event.step, v.tag, round(v.simple_value, 4)) for v in event.summary.value]
+    for event in events(folder / TENSORBOARD_FOLDER):
+        if event.HasField("session_log"):
+            found.append((event.step, "purge", event.session_log.status))
+        found += [(event.step, v.tag, round(v.simple_value, 4)) for v in event.summary.value]
     return found
 
 
