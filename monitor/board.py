@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import math
 import threading
 import time
@@ -39,7 +40,8 @@ class Board:
         from tensorboardX.proto import event_pb2
 
         folder.mkdir(parents=True, exist_ok=True)
-        self._file = EventsWriter(str(folder / "events"))
+        # Of itself the name tells seconds: a run that is resumed at once would write over its file.
+        self._file = EventsWriter(str(folder / "events"), f".{time.time_ns()}")
         self._messages: Any = event_pb2  # Its classes are made at run time.
         if purge_step is not None:
             start = self._messages.SessionLog(status=self._messages.SessionLog.START)
@@ -52,6 +54,7 @@ class Board:
             target=self._write_now_and_then, name="tensorboard", daemon=True
         )
         self._thread.start()
+        atexit.register(self.close)  # Else what waits would be lost where nobody closes it.
 
     def add(self, step: int, values: Mapping[str, float]) -> None:
         """Show the metrics of a step, those that are finite.
@@ -72,6 +75,7 @@ class Board:
         if self._closing.is_set():
             return
         self._closing.set()
+        atexit.unregister(self.close)
         self._thread.join()
         try:
             if self._error is not None:

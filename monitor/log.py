@@ -76,10 +76,12 @@ class RunLog:
 
     def close(self) -> None:
         """Close the files."""
-        if self._lines is not None:
-            self._lines.close()
-        if self._board is not None:
-            self._board.close()
+        try:
+            if self._lines is not None:
+                self._lines.close()
+        finally:
+            if self._board is not None:
+                self._board.close()
 
     def __enter__(self) -> RunLog:
         return self

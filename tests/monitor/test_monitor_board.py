@@ -1,5 +1,7 @@
 """TensorBoard's files: written beside the run, whole when closed, and never failing unheard."""
 
+import subprocess
+import sys
 import threading
 import time
 
@@ -47,3 +49,17 @@ def test_what_stops_a_writing_stops_the_run(tmp_path, seconds):
             board.add(2, {"loss": 1.0})
     with pytest.raises(TypeError, match="must be real number"):
         board.close()
+
+
+def test_a_process_that_closes_nothing_leaves_what_it_has_logged(tmp_path):
+    code = "import sys; from zootomy.monitor import RunLog; RunLog(sys.argv[1]).write(7, {'a': 1})"
+    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True, timeout=120)
+    assert [event.step for event in events(tmp_path / "tensorboard")] == [7]
+
+
+def test_a_run_resumed_within_a_second_keeps_its_file(tmp_path):
+    for step in (1, 2, 3):
+        board = Board(tmp_path, purge_step=step)
+        board.add(step, {"loss": 1.0})
+        board.close()
+    assert [e.step for e in events(tmp_path) if e.HasField("summary")] == [1, 2, 3]
