@@ -125,9 +125,8 @@ class Cluster:
 
     def model(self, role: Role) -> Any:
         """The NNX model of a role with its present weights, e.g. to write it to a folder."""
-        model = self._model(role)
-        self._passes.begin(model)
-        return model.model()
+        self._passes.begin(self._model(role))
+        return self._model(role).model()
 
     def log_probs(
         self,
@@ -196,8 +195,8 @@ class Cluster:
     def values_with_final(self, sequences: Sequences) -> tuple[np.ndarray, np.ndarray]:
         """Values `[N, T]`, and `[N]` of the state after the last action, for a truncated row."""
         critic = self._model(Role.CRITIC)
-        results = self._passes.forward(critic, sequences, 1.0, Wanted(values=True))
-        return results["values"], results["final_values"]
+        found = self._passes.forward(critic, sequences, 1.0, Wanted(values=True))
+        return found["values"], found["final_values"]
 
     def scores(self, sequences: Sequences, name: str = REWARD_MODEL) -> np.ndarray:
         """A reward model's score of each whole sequence, `[N]` float32; 0 for no completion."""
@@ -219,6 +218,7 @@ class Cluster:
         whole: bool = False,
         with_head: bool = False,
         with_values: bool = False,
+        beside: Callable[[], object] | None = None,
     ) -> UpdateResult:
         """An optimizer step on a mini-batch, in as many micro-batches as needed; says what it did.
 
@@ -235,13 +235,14 @@ class Cluster:
             loss: `(ModelOutputs, batch, coefficients) -> (scalar, {name: (sum, weight)})`; the
                 same function each time, since another one is another program.
             temperature: of the actor's log-probabilities.
-            coefficients: a tree of numbers, or JAX arrays, that may change from step to step.
+            coefficients: numbers, or JAX arrays, that may change from step to step, in a tree.
             with_entropy: whether the loss reads `outputs.entropy`.
             with_sum_pi_squared: whether the loss reads `outputs.sum_pi_squared`.
             whole: the loss couples sequences, so that it must see all of them at once.
             with_head: whether the loss reads `outputs.head`.
             with_values: whether the actor's loss reads the `outputs.values` of a critic on its
                 backbone: a step of both. One of the critic alone changes nothing but its head.
+            beside: work of the host, called once while the devices compute the gradient.
 
         Raises:
             NonFiniteError: a loss or gradient that is not finite; no weights are changed.
@@ -251,7 +252,7 @@ class Cluster:
         wanted = cast.wanted_of(trained, with_entropy, with_sum_pi_squared, with_head, with_values)
         check_batch(batch, len(sequences))
         return self._passes.update(
-            trained, sequences, batch, loss,
+            trained, sequences, batch, loss, beside=beside,
             temperature=temperature, coefficients=coefficients, wanted=wanted, whole=whole,
         )  # fmt: skip
 

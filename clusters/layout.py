@@ -120,10 +120,11 @@ def _branches(sequences: Sequences, shape: Shape, per_branch: int) -> list[Row]:
     prompt_room = np.zeros(len(sequences), np.int64)
     standing: dict[int, list[int]] = {}
     lengths, prompt_lengths = sequences.lengths.tolist(), sequences.prompt_lengths.tolist()
+    first = sequences.same_prompt
     for n in _by_prompt(sequences):
         prompt, length = prompt_lengths[n], lengths[n]
         _check_fits(n, prompt, length, shape)
-        there = standing.setdefault(sequences.same_prompt[n], [])
+        there = standing.setdefault(first[n], [])
         row = next((row for row in there if most[row] >= length), None)
         if row is None:
             fits = (prompt_room >= prompt) & (most >= length)
@@ -156,9 +157,10 @@ def _check_fits(n: int, prompt: int, length: int, shape: Shape) -> None:
 def _by_prompt(sequences: Sequences) -> list[int]:
     """Those with an action, a prompt after the other, its longest completion first."""
     groups: dict[int, list[int]] = {}
+    lengths, first = sequences.lengths.tolist(), sequences.same_prompt
     for n in _longest_first(sequences.lengths):
-        if sequences.lengths[n]:
-            groups.setdefault(sequences.same_prompt[n], []).append(n)
+        if lengths[n]:
+            groups.setdefault(first[n], []).append(n)
     return [n for group in groups.values() for n in group]
 
 

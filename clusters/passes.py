@@ -141,6 +141,7 @@ class Passes:
         coefficients: Any,
         wanted: Wanted,
         whole: bool,
+        beside: Callable[[], object] | None,
     ) -> UpdateResult:
         """One optimizer step on a mini-batch; see `Cluster.update`."""
         model.check_horizon()
@@ -157,6 +158,8 @@ class Passes:
             whole=whole,
         )
         lr = float(np.asarray(model.schedule(model.steps)))
+        if beside is not None:
+            beside()
         with model.placement.context():
             report = model.step(total)
         results = to_host(results)

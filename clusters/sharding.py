@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
-from ..models import from_host, parameter_axes, several
+from ..models import from_host, in_place, parameter_axes, several
 from ..models.axes import ADAPTERS
 from ..models.axes import AXES as PARAMETER_AXES
 from ..registry import ZootomyError, unknown_name
@@ -100,6 +100,10 @@ class Placement:
     def whole(self, tree: Any) -> Any:
         """Arrays and numbers that a program on this mesh has on every device."""
         return self._given(tree, self.replicated)
+
+    def settled(self, tree: Any, shardings: Any) -> Any:
+        """What a program on this mesh has made, in its places: one device leaves no choice."""
+        return tree if self.mesh.size == 1 else in_place(tree, shardings)
 
     def _given(self, tree: Any, sharding: NamedSharding) -> Any:
         """In its places, or on the host, whence a program fetches it for one device: faster."""

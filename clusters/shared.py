@@ -146,9 +146,10 @@ class SharedActor(TrainedModel):
             self.head_optimizer, self.params[HEAD], state, own, check=self._head_check,
             keep_params=self._params_lent, keep_optimizer=self._optimizer_lent,
         )  # fmt: skip
-        head = in_place(head, self.shardings[HEAD])
+        head = self.placement.settled(head, self.shardings[HEAD])
         self.params = _joined(self.params, {POLICY: self.params[POLICY], HEAD: head})
-        self.optimizer_state = {**self.optimizer_state, HEAD: in_place(state, places)}
+        state = self.placement.settled(state, places)
+        self.optimizer_state = {**self.optimizer_state, HEAD: state}
         self._waiting = None
         self._park_optimizer()
         if bool(report.applied):

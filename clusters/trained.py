@@ -10,7 +10,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from flax import nnx
 
 from ..models import from_host, has_adapters, in_place, quick, trained_part
 from ..registry import ZootomyError
@@ -20,7 +19,7 @@ from .optimizer_step import StepReport, compile_step, first_state, take_step
 from .programs import Total, no_gradient
 from .roles import Role
 from .sharding import HOST, Placement, like_params, on_host
-from .structure import Structure
+from .structure import Structure, take_apart
 
 
 class NonFiniteError(ZootomyError):
@@ -63,8 +62,7 @@ class RoleModel:
         self.vocab_size: int = model.config.vocab_size
         self.adapted = has_adapters(model)
         # Under adapters the backbone is among the rest: it is neither trained nor saved.
-        graph, params, rest = nnx.split(model, trained_part(model), ...)
-        self.graph = Structure(graph)
+        self.graph, params, rest = take_apart(model, trained_part(model))
         self.params = placement.put(params)
         self.rest = placement.put(rest)
         self.shardings = placement.shardings(params)
@@ -258,12 +256,14 @@ class TrainedModel(RoleModel):
         """One optimizer step, unless something is not finite."""
         if self._ahead is not None:
             self._ahead.result()
-        # The optimizer's state comes now and not before, and leaves again at once.
-        state = in_place(self.optimizer_state, self.optimizer_shardings)
+        state = self.optimizer_state
+        if self.offload_optimizer:
+            # It comes now and not before, and leaves again at once.
+            state = in_place(state, self.optimizer_shardings)
         params, state, report = take_step(self.optimizer, self.params, state, total, **self._ways())
         # Wherever the compiler left them; nothing moves where that is the right place.
-        self.params = in_place(params, self.shardings)
-        self.optimizer_state = in_place(state, self.optimizer_shardings)
+        self.params = self.placement.settled(params, self.shardings)
+        self.optimizer_state = self.placement.settled(state, self.optimizer_shardings)
         self._waiting = None
         self._park_optimizer()
         if bool(report.applied):

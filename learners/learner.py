@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import time
 from collections.abc import Callable, Mapping
@@ -104,6 +105,8 @@ class Learner:
         self.cursor = 0
         # Told of every span that ends; see `Spans`.
         self.on_span: Callable[[str, float, float], None] | None = None
+        # Told of the batch of each step, while the devices learn from it.
+        self.on_batch: Callable[[Collected], None] | None = None
         assert cluster.engine is not None
         weights = {name: scale.weight for name, scale in score_scales.items()}
         self.judge = Judge(task, cluster, width=rollout.max_new_tokens, model_weights=weights)
@@ -156,12 +159,13 @@ class Learner:
         with self.pipeline.ahead(sampled, cursor, self.steps_done + 1, spans):
             memory = self.memory.see(sampled, self.scalings)
             collected = memory.recall(sampled, self.scalings)
-            totals = self.updater.update(collected, self.steps_done, coefficients, spans)
+            # What is said of the batch is worked out while the devices learn from it.
+            said = functools.cache(lambda: self._described(sampled, collected, memory))
+            totals = self.updater.update(collected, self.steps_done, coefficients, spans, said)
         with spans("sync"):
             self.cluster.sync_weights()
 
-        metrics = rollout_metrics(collected, self.judge.names)
-        metrics |= score_metrics(sampled, self.scalings, memory.scores)
+        metrics = dict(said())
         metrics |= behind if self.pipeline.max_staleness else {}
         metrics |= totals.result()
         for name, coefficient in coefficients.items():
@@ -182,6 +186,17 @@ class Learner:
         metrics["epoch"] = self.cursor / len(self.task.train)
         metrics |= _speed(collected, spans, time.perf_counter() - began)
         return StepReport(self.steps_done, metrics, collected)
+
+    def _described(
+        self, sampled: Collected, collected: Collected, memory: Memory
+    ) -> dict[str, float]:
+        """Metrics of a batch before anything is learned from it."""
+        if self.on_batch is not None:
+            self.on_batch(collected)
+        return {
+            **rollout_metrics(collected, self.judge.names),
+            **score_metrics(sampled, self.scalings, memory.scores),
+        }
 
     def _steer(self, metrics: Mapping[str, float]) -> None:
         """Let each controller that has a coefficient to steer read the step's metrics."""

@@ -14,8 +14,9 @@ from ..models import from_first
 from ..monitor import RunLog, Sample, SampleLog, Screen, choose, read_log
 from ..registry import unknown_name
 from ..tasks import Prompt
+from .collect import Collected
 from .evaluation import Evaluation
-from .learner import Learner, StepReport
+from .learner import Learner
 from .run_config import RunConfig
 from .stopping import RunStopped, StopSignals
 from .telemetry import Telemetry
@@ -52,6 +53,8 @@ class Loop:
         self.checkpoints = checkpoints
         self.telemetry = telemetry
         learner.on_span = telemetry.on_span
+        learner.on_batch = self._take_samples
+        self._shown: list[Sample] = []
 
     def first_evaluation(self, *, resumed: bool) -> dict[str, float]:
         """The metrics before the first step: measured, or read back from the log."""
@@ -93,10 +96,9 @@ class Loop:
             self.samples.write(report.step, self._held_out(evaluation), "eval")
         metrics |= self.telemetry.end(report.step, self.learner.cluster)
         self._check_score({*metrics, *last})
-        shown = self._sampled(report)
-        self.samples.write(report.step, shown)
+        self.samples.write(report.step, self._shown)
         self.log.write(report.step, metrics)
-        self.screen.update(report.step, metrics, shown)
+        self.screen.update(report.step, metrics, self._shown)
         asked = None
         if stop is not None and report.step < self.config.steps:
             asked = stop.heard()
@@ -122,11 +124,12 @@ class Loop:
     def _due(self, every: int, step: int) -> bool:
         return step == self.config.steps or (every > 0 and step % every == 0)
 
-    def _sampled(self, report: StepReport) -> list[Sample]:
-        """A few of a step's completions, as text."""
-        groups = report.collected.sampled
+    def _take_samples(self, collected: Collected) -> None:
+        """Keep a few completions of the step under way, as text."""
+        groups = collected.sampled
         size = self.learner.batch.group_size
-        chosen = choose(len(groups) * size, self.config.samples, report.step, self.config.seed)
+        step = self.learner.steps_done + 1
+        chosen = choose(len(groups) * size, self.config.samples, step, self.config.seed)
         found = []
         for index in chosen:
             group, member = groups[index // size], index % size
@@ -139,7 +142,7 @@ class Loop:
                     answer=_answer(example.columns),
                 )
             )
-        return found
+        self._shown = found
 
     def _held_out(self, evaluation: Evaluation) -> list[Sample]:
         """The first few held-out completions: always the same prompts, to see them change."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -92,7 +92,12 @@ class Updater:
             self._actor_loss = programs.shared_loss
 
     def update(
-        self, collected: Collected, step: int, coefficients: Mapping[str, float], spans: Spans
+        self,
+        collected: Collected,
+        step: int,
+        coefficients: Mapping[str, float],
+        spans: Spans,
+        beside: Callable[[], object] | None = None,
     ) -> MetricAccumulator:
         """All optimizer steps of one learner step.
 
@@ -101,6 +106,7 @@ class Updater:
             step: the learner step, counted from 0.
             coefficients: those that controllers steer, e.g. `{"kl": 0.04}`.
             spans: timers, by name.
+            beside: as of `Cluster.update`; called in each optimizer step.
 
         Returns:
             The step's metrics; averages are over all optimizer steps.
@@ -128,7 +134,7 @@ class Updater:
                 with spans("train"):
                     self._one(
                         Role.ACTOR, part_sequences, (part, weights, hidden),
-                        {**coefficients, **value, **shared}, self._actor_loss, totals,
+                        {**coefficients, **value, **shared}, self._actor_loss, totals, beside,
                     )  # fmt: skip
             if self.shared and learns:
                 totals.gauge("critic/lr", self.cluster.learning_rate(Role.CRITIC))
@@ -136,7 +142,7 @@ class Updater:
                 with spans("critic"):
                     self._one(
                         Role.CRITIC, part_sequences, (part, weights, None),
-                        coefficients, self._critic_loss, totals,
+                        coefficients, self._critic_loss, totals, beside,
                     )  # fmt: skip
         if self.measures_shift:
             with spans("shift"):
@@ -195,6 +201,7 @@ class Updater:
         coefficients: Mapping[str, Any],
         loss: Any,
         totals: MetricAccumulator,
+        beside: Callable[[], object] | None,
     ) -> None:
         """One optimizer step of one role."""
         check_one_micro_batch(self._at_once[role], self.cluster, sequences)
@@ -209,6 +216,7 @@ class Updater:
             whole=bool(self._at_once[role]),
             with_head=role is Role.ACTOR and self._with_head,
             with_values=role is Role.ACTOR and self.shared,
+            beside=beside,
         )
         for name, (total, weight) in result.metrics.items():
             if name.startswith(PART):

@@ -156,7 +156,7 @@ def trained_part(model: nnx.Module) -> Any:
     return nnx.Any(nnx.LoRAParam, nnx.PathContains(SCORE))
 
 
-def without_deltas(adapters: nnx.State) -> nnx.State:
+def without_deltas(adapters: dict[Any, Any]) -> dict[Any, Any]:
     """Adapters of the same shapes that add nothing: with them, a model is its backbone."""
     return jax.tree.map(jnp.zeros_like, adapters)
 

@@ -6,9 +6,8 @@ import math
 import operator
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
-import jax
 import numpy as np
 from flax import nnx
 
@@ -17,8 +16,8 @@ from ..registry import ZootomyError
 StopReason = Literal["stop", "length", "env", "abort", "error"]
 """Why a completion ended: its stop token, the length limit, the environment, an abort, a fault."""
 
-Weights: TypeAlias = "nnx.State | nnx.Module | Mapping[str, jax.Array]"
-"""A model, its state, or arrays named by their dotted path (`layers.0.mlp.up.kernel`)."""
+Weights: TypeAlias = "nnx.State | nnx.Module | Mapping[str, Any]"
+"""A model, its state, or arrays: by dotted path (`layers.0.mlp.up.kernel`), or in nested dicts."""
 
 MIN_TEMPERATURE = 1e-6  # below it, a float32 logit divided by the temperature overflows
 

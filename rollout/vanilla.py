@@ -23,7 +23,7 @@ from .types import Completion, Finished, Request, SamplingParams, Weights, whole
 from .vanilla_decode import Programs
 from .vanilla_run import Run
 from .vanilla_state import CallArrays
-from .weights import mesh_of, named_params, placed, replace_params
+from .weights import Params, adapters_among, mesh_of, named_params, placed, replace_params
 
 SMALLEST_WIDTH = 16  # prompt tokens
 # Tokens a slot. From half of it, short completions take 1.5% less time, and 1 s to compile for.
@@ -59,9 +59,9 @@ class VanillaEngine:
         self._held_widths = ladder(SMALLEST_HELD, config.max_prompt_tokens)
         self._rooms = ladder(SMALLEST_ROOM, total)
         dtype = model.dtype if config.cache_dtype == "model" else jnp.dtype(config.cache_dtype)
-        params = placed(nnx.state(model, nnx.Param))
-        mesh = mesh_of(params)
-        self._parts = 1 if mesh is None else parts_on(mesh, "rows")
+        params = placed(nnx.to_pure_dict(nnx.state(model, nnx.Param)))
+        self._mesh = mesh_of(params)
+        self._parts = 1 if self._mesh is None else parts_on(self._mesh, "rows")
         devices = {device for x in jax.tree.leaves(params) for device in x.devices()}
         # Lanes and other layouts of the weights pay on CPUs; elsewhere a copy costs more than it
         # saves. Nor do weights that are spread over several devices become one matrix.
@@ -74,7 +74,7 @@ class VanillaEngine:
             max_new_tokens=config.max_new_tokens,
             fused=alone_on_cpu,
         )
-        self._params: nnx.State | None = params
+        self._params: Params | None = params
         # Taken apart once for all calls, each of which looks at every array.
         self._arrays = jax.tree.leaves(params)
         self._version = version
@@ -86,14 +86,14 @@ class VanillaEngine:
         return self._version
 
     @property
-    def params(self) -> nnx.State | None:
-        """The weights that sample; None when closed."""
+    def params(self) -> Params | None:
+        """The weights that sample, in nested dicts; None when closed."""
         return self._params
 
     @property
     def adapted(self) -> bool:
         """Whether its model has adapters, so that these alone can be sent."""
-        return bool(jax.tree.leaves(nnx.filter_state(self._live_params(), nnx.LoRAParam)))
+        return bool(adapters_among(named_params(self._live_params())))
 
     @property
     def compilations(self) -> dict[str, int]:
@@ -144,6 +144,7 @@ class VanillaEngine:
         runs = [
             Run(
                 self._programs,
+                self._mesh,
                 params,
                 weights,
                 self._version,
@@ -197,7 +198,7 @@ class VanillaEngine:
         """Let go of the weights."""
         self._params, self._arrays = None, []
 
-    def _live_params(self) -> nnx.State:
+    def _live_params(self) -> Params:
         if self._params is None:
             raise ZootomyError(CLOSED)
         if any(array.is_deleted() for array in self._arrays):

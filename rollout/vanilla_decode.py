@@ -41,6 +41,7 @@ from .vanilla_state import (
     PromptBatch,
     spread,
 )
+from .weights import Params
 
 
 class Programs:
@@ -61,7 +62,8 @@ class Programs:
         max_new_tokens: int,
         fused: bool,
     ):
-        self._graph, params, self._rest = nnx.split(model, nnx.Param, ...)
+        self._graph, *states = nnx.split(model, nnx.Param, ...)
+        params, self._rest = map(nnx.to_pure_dict, states)
         self._fused = fused
         like = nnx.eval_shape(lambda params: self._laid_out(params), params)
         self._decode_graph, *like = nnx.split(like, nnx.Param, ...)
@@ -121,14 +123,14 @@ class Programs:
             )
         )
 
-    def _model(self, params: nnx.State) -> Decoder:
+    def _model(self, params: Params) -> Decoder:
         return nnx.merge(self._graph, params, self._rest)
 
-    def _laid_out(self, params: nnx.State) -> Decoder:
+    def _laid_out(self, params: Params) -> Decoder:
         model = self._model(params)
         return fuse(model) if self._fused else model
 
-    def _prepare(self, params: nnx.State) -> DecodeWeights:
+    def _prepare(self, params: Params) -> DecodeWeights:
         """Lay the weights out for decoding; what stays as it is is shared, not copied."""
         self.compiled["prepare"] += 1
         model = self._laid_out(params)
@@ -141,7 +143,7 @@ class Programs:
         return column_logits(hidden, head) if self._fused else head_logits(hidden, head).T
 
     def _read(
-        self, params: nnx.State, tokens: jax.Array, lengths: jax.Array, *, chunk: int | None
+        self, params: Params, tokens: jax.Array, lengths: jax.Array, *, chunk: int | None
     ) -> PromptBatch:
         """Prefill right-padded prompts; the head runs on the last token of each only.
 

@@ -8,7 +8,7 @@ from threading import Event
 
 import jax
 import numpy as np
-from flax import nnx
+from jax.sharding import Mesh
 
 from ..models import to_host
 from ..registry import ZootomyError
@@ -17,7 +17,7 @@ from .scheduler import NARROWER, WORTH_NARROWING, Row, Schedule
 from .types import Completion, Finished
 from .vanilla_decode import Programs
 from .vanilla_state import CallArrays, DecodeState, DecodeWeights, Fill, Progress, PromptBatch
-from .weights import mesh_of
+from .weights import Params
 
 SHARE = -1  # decode until a share of the completions has ended, which the device counts
 HEADROOM = 16  # tokens that a slot has room for, at least, when decoding begins
@@ -32,6 +32,7 @@ class Run:
 
     Args:
         programs: the engine's.
+        mesh: that the weights are on, if they are on one.
         params: weights.
         weights: makes them ready for decoding, once for all lanes; called as one of the programs.
         version: of the weights.
@@ -49,7 +50,8 @@ class Run:
     def __init__(
         self,
         programs: Programs,
-        params: nnx.State,
+        mesh: Mesh | None,
+        params: Params,
         weights: Callable[[], DecodeWeights],
         version: int,
         schedule: Schedule,
@@ -66,7 +68,7 @@ class Run:
         self._programs = programs
         self._params = params
         self._weights = weights
-        self._mesh = mesh_of(params)
+        self._mesh = mesh
         self._version = version
         self._schedule = schedule
         self._prompts = prompts

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -11,22 +11,26 @@ from flax import nnx
 from jax.sharding import Mesh, NamedSharding
 
 from ..models import from_host
+from ..models.axes import ADAPTERS
 from ..registry import ZootomyError
 from .types import Weights
+
+Params: TypeAlias = dict[Any, Any]
+"""Parameters in nested dicts by attribute: programs take them apart quicker than an `nnx.State`."""
 
 
 def named_params(weights: Weights) -> dict[str, jax.Array]:
     """Parameters by their dotted path.
 
     Args:
-        weights: a model, its state (entries that are no `nnx.Param` are left out), or a mapping
-            from dotted path to array.
+        weights: a model, its state (entries that are no `nnx.Param` are left out), a mapping from
+            dotted path to array, or nested dicts of arrays.
     """
     if isinstance(weights, nnx.Module):
         weights = nnx.state(weights, nnx.Param)
     if not isinstance(weights, nnx.State):
         if isinstance(weights, Mapping):
-            return dict(weights)
+            return _joined(weights)
         raise ZootomyError(
             f"weights are a {type(weights).__name__}; expected a model, its nnx.State, or a "
             "mapping from dotted path to array"
@@ -41,7 +45,16 @@ def named_params(weights: Weights) -> dict[str, jax.Array]:
     return named
 
 
-def replace_params(old: nnx.State, weights: Weights) -> nnx.State:
+def _joined(weights: Mapping[Any, Any], before: str = "") -> dict[str, Any]:
+    """Nested mappings as one, from dotted path to array."""
+    named = {}
+    for name, value in weights.items():
+        path = f"{before}{name}"
+        named |= _joined(value, f"{path}.") if isinstance(value, Mapping) else {path: value}
+    return named
+
+
+def replace_params(old: Params, weights: Weights) -> Params:
     """The structure of `old` with the arrays of `weights`, in the dtypes and places of `old`.
 
     Dtype and sharding stay those of the engine, so that no program is compiled again. An array
@@ -55,11 +68,14 @@ def replace_params(old: nnx.State, weights: Weights) -> nnx.State:
         ZootomyError: a parameter too many, missing, of another shape or not floating; the message
             names the first such path in the order of the paths.
     """
-    if isinstance(weights, nnx.State) and (shared := as_they_are(old, weights)) is not None:
+    if isinstance(weights, nnx.Module):
+        weights = nnx.state(weights, nnx.Param)
+    tree = nnx.to_pure_dict(weights) if isinstance(weights, nnx.State) else weights
+    if isinstance(tree, dict) and (shared := as_they_are(old, tree)) is not None:
         return shared
     given = named_params(weights)
     expected = named_params(old)
-    adapters = named_params(nnx.filter_state(old, nnx.LoRAParam))
+    adapters = adapters_among(expected)
     wanted = adapters if given and given.keys() <= adapters.keys() else expected
     check_same(given, {path: tuple(array.shape) for path, array in wanted.items()})
 
@@ -69,15 +85,18 @@ def replace_params(old: nnx.State, weights: Weights) -> nnx.State:
         {name: mine.sharding for name, mine in wanted.items()},
     )
 
-    def take(path: tuple[Any, ...], leaf: nnx.Variable) -> nnx.Variable:
-        name = ".".join(str(part) for part in path)
-        return leaf.replace(arrays[name]) if name in arrays else leaf
+    def take(path: tuple[Any, ...], mine: jax.Array) -> jax.Array:
+        return arrays.get(jax.tree_util.keystr(path, simple=True, separator="."), mine)
 
-    flat = nnx.to_flat_state(old)
-    return nnx.from_flat_state([(path, take(path, leaf)) for path, leaf in flat])
+    return jax.tree_util.tree_map_with_path(take, old)
 
 
-def as_they_are(old: nnx.State, weights: nnx.State) -> nnx.State | None:
+def adapters_among(named: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
+    """Those parameters, by dotted path, that belong to adapters."""
+    return {path: x for path, x in named.items() if path.rpartition(".")[2] in ADAPTERS}
+
+
+def as_they_are(old: Params, weights: Params) -> Params | None:
     """A tree of the caller's arrays, if path by path they look and lie like the old ones.
 
     The usual case of an engine beside its trainer, told without a name or a copy of any array.
@@ -100,12 +119,12 @@ def _alike(mine: jax.Array, given: Any) -> bool:
     )
 
 
-def placed(params: nnx.State) -> nnx.State:
+def placed(params: Params) -> Params:
     """The same arrays, bound to the devices they are on: later weights are bound as well."""
     return jax.tree.map(lambda x: jax.device_put(x, x.sharding), params)
 
 
-def mesh_of(params: nnx.State) -> Mesh | None:
+def mesh_of(params: Params) -> Mesh | None:
     """The mesh that the weights are on, if they are on one."""
     sharding = jax.tree.leaves(params)[0].sharding
     mesh = sharding.mesh if isinstance(sharding, NamedSharding) else None

@@ -10,7 +10,7 @@ from flax import nnx
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from zootomy import ZootomyError
-from zootomy.clusters import ModelOutputs, NonFiniteError, OptimizerConfig, Role, Sequences
+from zootomy.clusters import ModelOutputs, NonFiniteError, OptimizerConfig, Role, Sequences, passes
 from zootomy.clusters.outputs import Wanted
 from zootomy.clusters.passes import merge_metrics
 from zootomy.clusters.programs import accumulate, forward
@@ -233,6 +233,32 @@ def test_a_single_micro_batch_on_one_device_needs_no_sum(kit, ragged, monkeypatc
     assert_same(gradient(kit, one, ragged), summed)
     # On several devices the sum says where gradients are to lie.
     assert len(made) == 1 + sums
+
+
+def test_work_beside_an_update_is_done_once_before_the_host_waits_for_it(kit, ragged, monkeypatch):
+    order = []
+
+    def told(name, function):
+        def call(*arguments, **named):
+            order.append(name)
+            return function(*arguments, **named)
+
+        return call
+
+    cluster = kit.cluster(1, 10, 1)  # a sequence a micro-batch: six with an action
+    monkeypatch.setattr(passes, "accumulate", told("accumulate", passes.accumulate))
+    monkeypatch.setattr(cluster._actor, "step", told("step", cluster._actor.step))
+    kit.update(cluster, ragged, beside=lambda: order.append("beside"))
+    assert order == ["accumulate"] * 6 + ["beside", "step"]
+
+    def fails():
+        raise ValueError("beside")
+
+    before = jax.tree.map(np.asarray, cluster._actor.params)
+    with pytest.raises(ValueError, match="beside"):
+        kit.update(cluster, ragged, beside=fails)
+    jax.tree.map(np.testing.assert_array_equal, cluster._actor.params, before)
+    assert cluster.steps("actor") == 1
 
 
 def test_update_descends_and_reports(kit, ragged):

@@ -33,11 +33,8 @@ def make(kit, shape=SHAPES[1], head=None, **options):
     given = {"optimizer": SGD, "critic": "shared", "critic_optimizer": HEAD, **options}
     cluster = kit.cluster(*shape, **given)
     kernel = jnp.linspace(-1.0, 1.0, 8)[:, None] if head is None else head
-    actor = cluster._actor
-    flat = dict(nnx.to_flat_state(actor.params))
-    old = flat["score", "kernel"]
-    flat["score", "kernel"] = old.replace(jax.device_put(kernel, old[...].sharding))
-    actor.params = nnx.from_flat_state(flat)
+    score = cluster._actor.params["score"]
+    score["kernel"] = jax.device_put(kernel, score["kernel"].sharding)
     return cluster
 
 

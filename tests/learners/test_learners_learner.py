@@ -4,6 +4,7 @@ import jax
 import numpy as np
 import pytest
 from flax import nnx
+from tiny_run import share
 from zootomy import (
     Cluster,
     ClusterConfig,
@@ -246,6 +247,19 @@ def test_a_seed_fixes_a_run_and_evaluation_does_not_disturb_it(make_learner):
     assert run(third, 1)[0] != reports[0]
     orders = [learner.collector.order.take(0, 6) for learner in (one, third)]
     assert orders[0] != orders[1]
+
+
+@pytest.mark.parametrize(("reward", "updates"), [(share, 2), (lambda p, c: [1.0] * len(c), 0)])
+def test_a_batch_is_told_once_before_it_is_learned(make_learner, digits, reward, updates):
+    learner = make_learner(
+        "dapo", task=digits(reward), changes={"group_filter.strategy": "drop"},
+        batch=BatchConfig(full=2, mini=1, group_size=4),
+    )  # fmt: skip
+    told = []
+    learner.on_batch = lambda batch: told.append((batch, learner.cluster.steps(Role.ACTOR)))
+    report = learner.step()
+    assert told == [(report.collected, 0)]
+    assert learner.cluster.steps(Role.ACTOR) == updates
 
 
 @pytest.mark.parametrize("name", ["grpo", "reinforce_pp_baseline"])

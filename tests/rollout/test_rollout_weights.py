@@ -60,12 +60,17 @@ def test_after_an_update_greedy_is_that_of_a_fresh_engine(engine):
 
 def test_a_model_its_state_and_named_arrays_are_the_same_weights(engine):
     new_model = model_of(1)
+    named = named_params(new_model)
+    prefix = "layers."
+    named_layers = {n.removeprefix(prefix): x for n, x in named.items() if n.startswith(prefix)}
     found = []
     for weights in (
         new_model,
         nnx.state(new_model),
         nnx.state(new_model, nnx.Param),
         named_params(new_model),
+        nnx.to_pure_dict(nnx.state(new_model, nnx.Param)),
+        {"layers": named_layers, **{n: x for n, x in named.items() if not n.startswith("layers")}},
     ):
         engine.update_weights(nnx.state(model_of(0)), 1)
         engine.update_weights(weights, 2)
@@ -148,6 +153,12 @@ def test_a_wrong_tree_names_the_first_path_and_changes_nothing(engine):
     )
     assert update_error(engine, {**named, norm: jnp.ones(32, jnp.int32)}) == (
         f"weights at {norm!r} are int32; expected floats"
+    )
+    nested = nnx.to_pure_dict(nnx.state(model_of(1), nnx.Param))
+    nested["layers"][0]["mlp"]["extra"] = {"kernel": jnp.ones(2)}
+    assert update_error(engine, nested) == (
+        "weights hold 'layers.0.mlp.extra.kernel', which the engine's model does not have; send "
+        "the weights of the model the engine was made with (adapters merged)"
     )
     assert update_error(engine, [1]) == (
         "weights are a list; expected a model, its nnx.State, or a mapping from dotted path to "
