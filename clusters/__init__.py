@@ -1,7 +1,7 @@
 """The models of a run on their meshes: passes, updates, weights to the engine, checkpoints."""
 
 from .checkpoint import Checkpoints
-from .cluster import REWARD_MODEL, Cluster
+from .cluster import Cluster
 from .config import ClusterConfig
 from .distributed import DistributedConfig, join_processes
 from .meshes import MeshShape, mesh_text, parse_mesh
@@ -10,7 +10,7 @@ from .outputs import ModelOutputs, Wanted
 from .packing import MicroBatch, Rows, pack
 from .passes import UpdateResult
 from .programs import LossFunction
-from .roles import Role
+from .roles import REWARD_MODEL, Role
 from .sequences import Sequences
 from .shapes import Shape
 from .sharding import Placement

@@ -18,9 +18,17 @@ from ..models import (
     without_deltas,
 )
 from ..registry import ZootomyError
-from ..rollout import RolloutConfig, VanillaEngine, keeps_arrays, make_engine, takes_adapters
+from ..rollout import (
+    RolloutConfig,
+    VanillaEngine,
+    keeps_arrays,
+    make_engine,
+    takes_adapters,
+    weights_of,
+)
 from ..rollout.types import RolloutEngine
 from .config import OPTIMIZER, ClusterConfig
+from .memory import held_bytes
 from .naming import named_leaves
 from .optimizer import OptimizerConfig
 from .outputs import Wanted
@@ -173,6 +181,14 @@ def samples_apart(
     )
 
 
+def memory(models: Mapping[str, AnyModel], engine: RolloutEngine | None) -> dict[str, int]:
+    """Bytes on this process's devices, by role; see `held_bytes`."""
+    trees: dict[str, Any] = {str(role): model.held() for role, model in models.items()}
+    if engine is not None:
+        trees[str(Role.ROLLOUT)] = weights_of(engine)
+    return held_bytes(trees)
+
+
 def _single(config: ClusterConfig, roles: tuple[str, ...]) -> bool:
     return all(config.mesh_of(role).size == 1 for role in roles)
 
@@ -302,10 +318,3 @@ def find_trained(models: Mapping[str, AnyModel], role: str) -> Learning:
         trained = " and ".join(TRAINED_ROLES)
         raise ZootomyError(f"The {role} is not trained; only {trained} are.")
     return model
-
-
-def compile_ahead(models: Mapping[str, AnyModel]) -> None:
-    """Compile the optimizers' steps in threads; see `TrainedModel.compile_ahead`."""
-    for model in models.values():
-        if isinstance(model, TrainedModel):
-            model.compile_ahead()

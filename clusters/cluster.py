@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
+from threading import Event
 from typing import Any, Literal
 
 import jax
@@ -10,23 +12,20 @@ import numpy as np
 
 from ..models import Decoder, RewardModel, ValueModel
 from ..registry import ZootomyError
-from ..rollout import RolloutConfig, weights_of
+from ..rollout import RolloutConfig
 from ..rollout.types import Completion, Request, RolloutEngine, SamplingParams
 from . import cast
 from .config import ClusterConfig
-from .memory import held_bytes
 from .optimizer import OptimizerConfig
 from .outputs import ModelOutputs, Wanted
-from .passes import AnyModel, Learning, Passes, UpdateResult, check_batch
+from .passes import AnyModel, Passes, UpdateResult, check_batch
 from .programs import LossFunction
-from .roles import Role, reward_seat, role_of
+from .roles import REWARD_MODEL, Role, reward_seat, role_of
 from .row_sizes import row_length, shared_prompts
 from .sequences import Sequences
 from .shared import ValueHead
 from .state import ClusterState, give_state, take_state
-
-REWARD_MODEL = "reward_model"
-"""What a reward model is called that was given without a name."""
+from .trained import TrainedModel
 
 
 class Cluster:
@@ -111,17 +110,25 @@ class Cluster:
         """Whether sampling and scoring may run in a thread of their own beside updates."""
         return cast.samples_apart(self.config, self._models, self.engine)
 
-    def compile_ahead(self) -> None:
-        """Compile the optimizers' steps beside what is done until the first update."""
-        cast.compile_ahead(self._models)
+    def compiling(self, stop: Event) -> Cluster:
+        """The same models, whose passes and updates are compiled, not run, and give zeros."""
+        made = copy.copy(self)
+        made._passes = self._passes.compiling(stop)
+        return made
+
+    def compile_steps(self) -> None:
+        """Compile the optimizers' steps, if nobody has."""
+        for model in self._models.values():
+            if isinstance(model, TrainedModel):
+                model.compile_step()
 
     def steps(self, role: Role) -> int:
         """Optimizer steps that a role has taken."""
-        return self._trained(role).steps
+        return cast.find_trained(self._models, role).steps
 
     def learning_rate(self, role: Role) -> float:
         """The learning rate of the last optimizer step of a role, or of its first."""
-        return cast.learning_rate(self._trained(role))
+        return cast.learning_rate(cast.find_trained(self._models, role))
 
     def model(self, role: Role) -> Any:
         """The NNX model of a role with its present weights, e.g. to write it to a folder."""
@@ -194,8 +201,7 @@ class Cluster:
 
     def values_with_final(self, sequences: Sequences) -> tuple[np.ndarray, np.ndarray]:
         """Values `[N, T]`, and `[N]` of the state after the last action, for a truncated row."""
-        critic = self._model(Role.CRITIC)
-        found = self._passes.forward(critic, sequences, 1.0, Wanted(values=True))
+        found = self._passes.forward(self._model(Role.CRITIC), sequences, 1.0, Wanted(values=True))
         return found["values"], found["final_values"]
 
     def scores(self, sequences: Sequences, name: str = REWARD_MODEL) -> np.ndarray:
@@ -248,7 +254,7 @@ class Cluster:
             NonFiniteError: a loss or gradient that is not finite; no weights are changed.
             ZootomyError: leaves that do not fit, or a step after the schedule has ended.
         """
-        trained = self._trained(role)
+        trained = cast.find_trained(self._models, role)
         wanted = cast.wanted_of(trained, with_entropy, with_sum_pi_squared, with_head, with_values)
         check_batch(batch, len(sequences))
         return self._passes.update(
@@ -292,10 +298,7 @@ class Cluster:
 
     def memory(self) -> dict[str, int]:
         """Bytes that each role holds on this process's devices; what roles share counts once."""
-        trees: dict[str, Any] = {str(role): model.held() for role, model in self._models.items()}
-        if self.engine is not None:
-            trees[str(Role.ROLLOUT)] = weights_of(self.engine)
-        return held_bytes(trees)
+        return cast.memory(self._models, self.engine)
 
     def close(self) -> None:
         """Close the engine."""
@@ -310,9 +313,6 @@ class Cluster:
 
     def _model(self, role: str) -> AnyModel:
         return cast.find_model(self._models, role)
-
-    def _trained(self, role: Role) -> Learning:
-        return cast.find_trained(self._models, role)
 
     def _engine(self) -> RolloutEngine:
         if self.engine is None:

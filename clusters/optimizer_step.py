@@ -191,7 +191,7 @@ def compile_step(
     keep_optimizer: bool,
 ) -> None:
     """Compile what `take_step` calls, but for a mere sum; the arguments may be shapes."""
-    look.jitted.lower(optimizer, params, optimizer_state, total, check=check).compile()
+    look.lower(optimizer, params, optimizer_state, total, check=check).compile()
     if check != "kept updates":
         program = step_program(keep_params=keep_params, keep_optimizer=keep_optimizer)
         program.lower(optimizer, optimizer_state, params, total.gradients).compile()

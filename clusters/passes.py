@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from threading import Event
 from typing import Any
 
 import jax
@@ -18,6 +20,7 @@ from .outputs import ModelOutputs, Split, Wanted
 from .packer import Packer
 from .packing import MicroBatch
 from .programs import LossFunction, Total, accumulate, forward, measure
+from .runner import RUN, compiling
 from .sequences import Sequences
 from .shapes import Shape, branched, row_shapes
 from .shared import ValueHead
@@ -86,7 +89,14 @@ class Passes:
         self._forward_shapes = shapes(forward_rows)
         self._pack = Packer(config.sequences_per_row, sizes)
         self._losses: set[LossFunction] = set()
+        self._runner = RUN
         self._at_work: AnyModel | None = None
+
+    def compiling(self, stop: Event) -> Passes:
+        """The same passes, compiled and not run; see `runner.compiling`."""
+        other = copy.copy(self)
+        other._runner = compiling(stop)
+        return other
 
     def forward(
         self, model: AnyModel, sequences: Sequences, temperature: float, wanted: Wanted
@@ -97,10 +107,12 @@ class Passes:
         self.begin(model)
         place, outputs = model.placement, []
         with place.context():
-            for micro in micros:
+            for micro in micros[: self._runner.most]:
                 rows = place.rows(micro.rows)
                 split = _split(micro, place.mesh, _CPU_TOKENS_FORWARD)
-                found = forward(model.graph, model.params, model.rest, rows, scalar, wanted, split)
+                found = self._runner.call(
+                    forward, model.graph, model.params, model.rest, rows, scalar, wanted, split
+                )
                 outputs.append({k: x for k, x in found._asdict().items() if x is not None})
         return _unpack(micros, to_host(outputs), len(sequences))
 
@@ -121,11 +133,11 @@ class Passes:
         self.begin(model)
         place, outputs = model.placement, []
         with place.context():
-            for micro in micros:
+            for micro in micros[: self._runner.most]:
                 rows, part = place.rows((micro.rows, micro.gather(batch)))
-                found = measure(
-                    model.graph, function, wanted, model.params, model.rest, rows, part, *scalars,
-                    split=_split(micro, place.mesh, _CPU_TOKENS_FORWARD),
+                found = self._runner.call(
+                    measure, model.graph, function, wanted, model.params, model.rest, rows, part,
+                    *scalars, split=_split(micro, place.mesh, _CPU_TOKENS_FORWARD),
                 )  # fmt: skip
                 outputs.append(found)
         return _unpack(micros, to_host(outputs), len(sequences))
@@ -161,7 +173,7 @@ class Passes:
         if beside is not None:
             beside()
         with model.placement.context():
-            report = model.step(total)
+            report = self._runner.step(model, total)
         results = to_host(results)
         if not report.applied:
             raise model.complain(report, _where(micros, [value for value, _ in results]))
@@ -191,13 +203,14 @@ class Passes:
         place, results = model.placement, []
         # On one device a single micro-batch needs no sum, nor its program. On several the sum says
         # where gradients are to lie.
-        total = None if len(micros) == 1 and place.mesh.size == 1 else model.zeros()
+        alone = len(micros) == 1 and place.mesh.size == 1
+        total = None if alone else self._runner.zeros(model)
         with place.context():
-            for micro in micros:
+            for micro in micros[: self._runner.most]:
                 rows, part = place.rows((micro.rows, micro.gather(batch)))
-                total, value, metrics = accumulate(
-                    model.graph, loss, wanted, model.params, model.rest, total, rows, part,
-                    *scalars, split=_split(micro, place.mesh, _CPU_TOKENS, whole=whole),
+                total, value, metrics = self._runner.call(
+                    accumulate, model.graph, loss, wanted, model.params, model.rest, total, rows,
+                    part, *scalars, split=_split(micro, place.mesh, _CPU_TOKENS, whole=whole),
                 )  # fmt: skip
                 results.append((value, metrics))
         assert total is not None  # There is always a micro-batch.
@@ -269,7 +282,7 @@ def _unpack(
     results = {}
     for name, first in outputs[0].items():
         results[name] = np.zeros((n, *first.shape[1:]), first.dtype)
-        for micro, output in zip(micros, outputs, strict=True):
+        for micro, output in zip(micros, outputs, strict=False):  # Compiling has the first alone.
             micro.scatter(output[name], results[name])
     return results
 

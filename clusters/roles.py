@@ -27,6 +27,9 @@ POLICY_ROLES = (Role.ACTOR, Role.REFERENCE)
 TRAINED_ROLES = (Role.ACTOR, Role.CRITIC)
 """Roles that have an optimizer."""
 
+REWARD_MODEL = "reward_model"
+"""What a reward model is called that was given without a name."""
+
 
 def reward_seat(name: str) -> str:
     """Where one of several reward models is placed: `reward.NAME`."""

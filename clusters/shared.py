@@ -211,6 +211,13 @@ class ValueHead:
         """Where micro-batches are added up."""
         return self.actor.zeros()
 
+    def outline(self) -> Total:
+        """Shapes and places of `zeros`."""
+        return self.actor.outline()
+
+    def compile_step(self) -> None:
+        """Nothing: the step of a head alone is a small program."""
+
     def check_horizon(self) -> None:
         """Refuse a step after the schedule has ended."""
         self.actor.check_head_horizon()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from concurrent.futures import Future, ThreadPoolExecutor
+from threading import Lock
 from typing import Any
 
 import jax
@@ -167,7 +167,8 @@ class TrainedModel(RoleModel):
         # New parameters of the gradients' dtype take the gradients' memory, so that one program
         # serves whether the old ones are lent or not.
         self._replaced = all(p.dtype == jnp.float32 for p in jax.tree.leaves(self.params))
-        self._ahead: Future[Any] | None = None
+        self._compiling = Lock()
+        self._compiled = False
         self.offload_optimizer = offload_optimizer
         self._park_optimizer()
         self.offload = offload
@@ -227,22 +228,22 @@ class TrainedModel(RoleModel):
         if self.scheduled:
             check_horizon(self.role, self.steps, self.total_steps)
 
-    def compile_ahead(self) -> None:
-        """Compile the optimizer's step in a thread beside what runs now; later calls do nothing.
+    def outline(self) -> Total:
+        """Shapes and places of `zeros`."""
+        made = jax.eval_shape(self._zeros)
+        everywhere: Any = self.placement.replicated
+        places = Total(self.shardings, everywhere)
+        return jax.tree.map(
+            lambda x, place: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place), made, places
+        )
 
-        Nothing of it depends on a batch. Roles that wait on the host do without, and processes,
-        which compile in step.
-        """
-        alone = jax.process_count() == 1 and not (self.offload or self.offload_optimizer)
-        if alone and self._ahead is None:
-            pool = ThreadPoolExecutor(1, thread_name_prefix="compile")
-            self._ahead = pool.submit(self._compile_step, self.params, self.optimizer_state)
-            pool.shutdown(wait=False)
-
-    def _compile_step(self, params: Any, optimizer_state: Any) -> None:
-        with self.placement.context():
-            total = jax.eval_shape(self._zeros)
-            compile_step(self.optimizer, params, optimizer_state, total, **self._ways())
+    def compile_step(self) -> None:
+        """Compile the optimizer's first step, once; nothing of it depends on a batch."""
+        with self._compiling, self.placement.context():
+            if not self._compiled:
+                total, state = jax.eval_shape(self._zeros), self.optimizer_state
+                compile_step(self.optimizer, self.params, state, total, **self._ways())
+                self._compiled = True
 
     def _ways(self) -> dict[str, Any]:
         """How a step is taken, and what it leaves as it is; see `take_step`."""
@@ -254,8 +255,6 @@ class TrainedModel(RoleModel):
 
     def step(self, total: Total) -> StepReport:
         """One optimizer step, unless something is not finite."""
-        if self._ahead is not None:
-            self._ahead.result()
         state = self.optimizer_state
         if self.offload_optimizer:
             # It comes now and not before, and leaves again at once.

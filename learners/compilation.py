@@ -6,6 +6,7 @@ import contextlib
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from threading import get_ident
 from typing import Any
 
 import jax
@@ -39,7 +40,7 @@ def keep_compilations() -> None:
 
 @contextlib.contextmanager
 def compilations_told(tell: Callable[[str], None]) -> Iterator[None]:
-    """Say "compiling" for as long as a program is compiled, and an empty text when it is done.
+    """Say "compiling" for as long as any program is compiled, and an empty text when none is.
 
     It hears of compilations only while programs are kept; see `keep_compilations`.
 
@@ -47,14 +48,19 @@ def compilations_told(tell: Callable[[str], None]) -> Iterator[None]:
         tell: given the text.
     """
 
+    at_work: set[int] = set()  # threads that compile
+
     def begins(event: str, **_: Any) -> None:
         if event == _BEGINS:
+            at_work.add(get_ident())
             tell("compiling")
 
     def ends(event: str, duration_secs: float, **_: Any) -> None:
         del duration_secs
         if event == _ENDS:
-            tell("")
+            at_work.discard(get_ident())
+            if not at_work:
+                tell("")
 
     jax.monitoring.register_event_listener(begins)
     jax.monitoring.register_event_duration_secs_listener(ends)

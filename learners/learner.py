@@ -13,10 +13,12 @@ from typing import Any
 import jax
 
 from ..clusters import Cluster, ClusterState
+from ..models import several
 from ..monitor import Spans
 from ..registry import ZootomyError, bind, get
 from ..rollout import RolloutConfig
 from ..tasks import Task
+from .ahead import Ahead, stand_in
 from .algorithm import Algorithm
 from .batch import BatchConfig
 from .checks import check_choices, check_options, check_run
@@ -31,6 +33,7 @@ from .seeds import derive_seed
 from .statistics import mean_staleness, rollout_metrics
 from .update import Updater
 from .validation import check_token_rewards
+from .vocabulary import before_the_update, in_the_update
 
 # Where the memory of rewards stands among a checkpoint's arrays, beside the models' roles.
 MEMORY = "memory"
@@ -121,12 +124,14 @@ class Learner:
         self.reference_refresh_steps = check_options(
             algorithm, cluster, max_staleness, reference_refresh_steps
         )
-        self.updater = Updater(
-            algorithm, cluster, batch=batch, temperature=rollout.temperature,
+        updater = functools.partial(
+            Updater, algorithm, batch=batch, temperature=rollout.temperature,
             width=rollout.max_new_tokens, seed=seed, critic_warmup=critic_warmup,
             reward_weights=self.judge.weights, token_rewards=self.judge.in_parts,
             value_coef=value_coef,
         )  # fmt: skip
+        self.updater = updater(cluster)
+        self._ahead = Ahead(lambda stop: self._try(updater(cluster.compiling(stop))))
         self.updater.rehearse(len(self.judge.names))
         rehearse_filter(algorithm, batch)
         self.controllers = {
@@ -149,11 +154,13 @@ class Learner:
                 learner does not move on; earlier mini-batches of the step stay learned.
         """
         began = time.perf_counter()
-        self.cluster.compile_ahead()
+        self.compile_ahead()
         spans = Spans(record=self.on_span)
-        states = self.controller_states
-        coefficients = {name: state["coefficient"] for name, state in states.items()}
+        coefficients = self._coefficients()
         sampled = self.pipeline.take(self.cursor, self.steps_done, spans)
+        if self._ahead.going:
+            self.cluster.compile_steps()  # The last of what is left, from the other end.
+            self._ahead.wait()
         behind = {"staleness": mean_staleness(sampled, self.cluster.version)}
         cursor = self.cursor + sampled.consumed
         with self.pipeline.ahead(sampled, cursor, self.steps_done + 1, spans):
@@ -186,6 +193,29 @@ class Learner:
         metrics["epoch"] = self.cursor / len(self.task.train)
         metrics |= _speed(collected, spans, time.perf_counter() - began)
         return StepReport(self.steps_done, metrics, collected)
+
+    def compile_ahead(self) -> None:
+        """Compile what an update takes, beside what is done until the first one; `step` asks too.
+
+        Nothing is done where several processes must compile in step, where models wait on the host,
+        and where programs of meshes would run beside those of the engine.
+        """
+        meshes = any(self.cluster.config.mesh_of(role).size > 1 for role in self.cluster.roles)
+        whole = before_the_update(self.algorithm) or in_the_update(self.algorithm)
+        if not (several() or self.cluster.config.offload_to_cpu or (meshes and whole)):
+            self._ahead.begin()
+
+    def _try(self, updater: Updater) -> None:
+        """An update with a batch like those to come, by an updater that changes nothing."""
+        batch = stand_in(
+            self.algorithm, self.batch, self.rollout, len(self.judge.names),
+            token_rewards=self.judge.in_parts,
+        )  # fmt: skip
+        updater.update(batch, self.steps_done, self._coefficients(), Spans())
+
+    def _coefficients(self) -> dict[str, float]:
+        """What controllers steer, by name."""
+        return {name: state["coefficient"] for name, state in self.controller_states.items()}
 
     def _described(
         self, sampled: Collected, collected: Collected, memory: Memory

@@ -62,6 +62,7 @@ class Loop:
             folder = self.log.folder
             said = from_first(lambda: json.dumps(_logged_evaluation(folder)).encode())
             return json.loads(said)
+        self.learner.compile_ahead()
         if not self.learner.task.eval:
             return {}
         self.screen.status("compiling and evaluating")

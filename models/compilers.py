@@ -60,6 +60,10 @@ class QuickJit:
         """Call the compiled function."""
         return self.jitted(*arguments, **named)
 
+    def lower(self, *arguments: Any, **named: Any) -> Any:
+        """As of `jax.jit`; the arguments may be shapes."""
+        return self.jitted.lower(*arguments, **named)
+
 
 @functools.cache
 def release_after_compiling() -> None:

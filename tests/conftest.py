@@ -53,6 +53,21 @@ def clean_registry():
 
 
 @pytest.fixture
+def compiled():
+    """The programs that are compiled meanwhile, by name."""
+    names = []
+
+    def hear(event, duration_secs, **said):
+        del duration_secs
+        if event == "/jax/core/compile/backend_compile_duration":
+            names.append(said["fun_name"])
+
+    jax.monitoring.register_event_duration_secs_listener(hear)
+    yield names
+    jax.monitoring.unregister_event_duration_listener(hear)
+
+
+@pytest.fixture
 def sent():
     """Reads what a compiled program sends between devices: numbers by operation, but scalars."""
 

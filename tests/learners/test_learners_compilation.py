@@ -1,8 +1,12 @@
 """Compiled programs are kept where nobody chose otherwise, and told of while they are made."""
 
+import functools
+from threading import Event, Thread
+
 import jax
 import jax.numpy as jnp
 import pytest
+from zootomy.learners import compilation
 from zootomy.learners.compilation import compilations_told, keep_compilations
 
 LEAST = "jax_persistent_cache_min_compile_time_secs"
@@ -61,3 +65,34 @@ def test_compilations_are_told_while_they_last():
         jax.jit(lambda x: x * 5 - 1)(x)
     jax.jit(lambda x: x * 7 - 2)(x)
     assert told == ["compiling", "", "compiling", ""]
+
+
+def test_compilations_in_two_threads_are_told_until_both_are_done(monkeypatch):
+    told, heard = [], {}
+    for name in ("event", "event_duration_secs"):
+        monkeypatch.setattr(
+            jax.monitoring, f"register_{name}_listener", functools.partial(heard.__setitem__, name)
+        )
+        monkeypatch.setattr(
+            jax.monitoring,
+            f"unregister_{name.removesuffix('_secs')}_listener",
+            lambda listener: None,
+        )
+    first_is_done, second_began = Event(), Event()
+
+    def second():
+        heard["event"](compilation._BEGINS)
+        second_began.set()
+        first_is_done.wait()
+        heard["event_duration_secs"](compilation._ENDS, 1.0)
+
+    with compilations_told(told.append):
+        thread = Thread(target=second)
+        heard["event"](compilation._BEGINS)
+        thread.start()
+        second_began.wait()
+        heard["event_duration_secs"](compilation._ENDS, 1.0)
+        assert told == ["compiling", "compiling"]
+        first_is_done.set()
+        thread.join()
+    assert told == ["compiling", "compiling", ""]
