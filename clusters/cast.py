@@ -18,17 +18,9 @@ from ..models import (
     without_deltas,
 )
 from ..registry import ZootomyError
-from ..rollout import (
-    RolloutConfig,
-    VanillaEngine,
-    keeps_arrays,
-    make_engine,
-    takes_adapters,
-    weights_of,
-)
+from ..rollout import RolloutConfig, VanillaEngine, keeps_arrays, make_engine, takes_adapters
 from ..rollout.types import RolloutEngine
 from .config import OPTIMIZER, ClusterConfig
-from .memory import held_bytes
 from .naming import named_leaves
 from .optimizer import OptimizerConfig
 from .outputs import Wanted
@@ -181,12 +173,18 @@ def samples_apart(
     )
 
 
-def memory(models: Mapping[str, AnyModel], engine: RolloutEngine | None) -> dict[str, int]:
-    """Bytes on this process's devices, by role; see `held_bytes`."""
-    trees: dict[str, Any] = {str(role): model.held() for role, model in models.items()}
-    if engine is not None:
-        trees[str(Role.ROLLOUT)] = weights_of(engine)
-    return held_bytes(trees)
+def compile_steps(models: Mapping[str, AnyModel]) -> None:
+    """Compile the first steps of all optimizers that nobody has compiled."""
+    for model in models.values():
+        if isinstance(model, TrainedModel):
+            model.compile_step()
+
+
+def find_engine(engine: RolloutEngine | None) -> RolloutEngine:
+    """The engine, or a `ZootomyError` where there is none."""
+    if engine is None:
+        raise ZootomyError("This cluster has no rollout engine; give one when it is made.")
+    return engine
 
 
 def _single(config: ClusterConfig, roles: tuple[str, ...]) -> bool:

@@ -3,29 +3,30 @@
 from __future__ import annotations
 
 import copy
+import functools
+import weakref
 from collections.abc import Callable, Mapping, Sequence
-from threading import Event
 from typing import Any, Literal
 
 import jax
 import numpy as np
 
-from ..models import Decoder, RewardModel, ValueModel
+from ..models import Decoder, RewardModel, ValueModel, several
 from ..registry import ZootomyError
 from ..rollout import RolloutConfig
 from ..rollout.types import Completion, Request, RolloutEngine, SamplingParams
 from . import cast
 from .config import ClusterConfig
+from .memory import bytes_by_role
 from .optimizer import OptimizerConfig
 from .outputs import ModelOutputs, Wanted
-from .passes import AnyModel, Passes, UpdateResult, check_batch
+from .passes import AnyModel, Passes, UpdateResult
 from .programs import LossFunction
 from .roles import REWARD_MODEL, Role, reward_seat, role_of
 from .row_sizes import row_length, shared_prompts
 from .sequences import Sequences
 from .shared import ValueHead
 from .state import ClusterState, give_state, take_state
-from .trained import TrainedModel
 
 
 class Cluster:
@@ -110,17 +111,25 @@ class Cluster:
         """Whether sampling and scoring may run in a thread of their own beside updates."""
         return cast.samples_apart(self.config, self._models, self.engine)
 
-    def compiling(self, stop: Event) -> Cluster:
-        """The same models, whose passes and updates are compiled, not run, and give zeros."""
-        made = copy.copy(self)
-        made._passes = self._passes.compiling(stop)
-        return made
+    def compile_ahead(self, work: Callable[[Cluster], object]) -> None:
+        """Compile what some work takes, once, in a thread beside what runs until it is needed.
+
+        The work is done with a cluster of the same models whose passes and updates are compiled,
+        not run, and give zeros; not where models wait on the host, or processes compile in step.
+        """
+        if not (several() or self.config.offload_to_cpu):
+            twin = copy.copy(self)
+            twin._passes = self._passes.compiling()
+            self._passes.ahead.begin(functools.partial(work, twin))
+            weakref.finalize(self, self._passes.ahead.stop)
 
     def compile_steps(self) -> None:
-        """Compile the optimizers' steps, if nobody has."""
-        for model in self._models.values():
-            if isinstance(model, TrainedModel):
-                model.compile_step()
+        """Compile the optimizers' first steps, if nobody has."""
+        cast.compile_steps(self._models)
+
+    def run(self, program: Callable[..., Any], *arguments: Any) -> Any:
+        """What a compiled function of arrays on the host gives; see `compile_ahead`."""
+        return self._passes.run(program, *arguments)
 
     def steps(self, role: Role) -> int:
         """Optimizer steps that a role has taken."""
@@ -189,7 +198,6 @@ class Cluster:
 
         As `update`, with arrays `[M, ...]` for a loss; `wanted` is what it reads of the outputs.
         """
-        check_batch(batch, len(sequences))
         return self._passes.measure(
             self._model(role), sequences, batch, function,
             temperature=temperature, coefficients=coefficients, wanted=wanted,
@@ -230,14 +238,12 @@ class Cluster:
 
             gradient = Σ_micro-batches ∇ loss(outputs, batch, coefficients)
 
-        The sum is that of the whole mini-batch, because the denominators are in the weights that
-        `batch` carries.
+        The sum is that of the whole mini-batch: the weights in `batch` carry its denominators.
 
         Args:
             role: actor or critic.
             sequences: N prompts and completions.
-            batch: a tree with leaves `[N, ...]`; the loss sees them as `[M, ...]`, with zeros in
-                slots that hold no sequence.
+            batch: leaves `[N, ...]`; the loss sees `[M, ...]`, zeros in slots of no sequence.
             loss: `(ModelOutputs, batch, coefficients) -> (scalar, {name: (sum, weight)})`; the
                 same function each time, since another one is another program.
             temperature: of the actor's log-probabilities.
@@ -256,7 +262,6 @@ class Cluster:
         """
         trained = cast.find_trained(self._models, role)
         wanted = cast.wanted_of(trained, with_entropy, with_sum_pi_squared, with_head, with_values)
-        check_batch(batch, len(sequences))
         return self._passes.update(
             trained, sequences, batch, loss, beside=beside,
             temperature=temperature, coefficients=coefficients, wanted=wanted, whole=whole,
@@ -264,7 +269,7 @@ class Cluster:
 
     def sync_weights(self) -> int:
         """Give the actor's weights to the engine, under the next version; returns the version."""
-        engine = self._engine()
+        engine = cast.find_engine(self.engine)
         self.version += 1
         self._give_weights(engine)
         return self.version
@@ -279,7 +284,7 @@ class Cluster:
     ) -> list[list[Completion]]:
         """Completions from the engine, with the weights of the last `sync_weights`."""
         self._passes.begin(None)
-        return self._engine().generate(requests, sampling, seed)
+        return cast.find_engine(self.engine).generate(requests, sampling, seed)
 
     def state(self) -> ClusterState:
         """Weights, optimizers and counters; later updates leave the arrays as they are."""
@@ -298,7 +303,7 @@ class Cluster:
 
     def memory(self) -> dict[str, int]:
         """Bytes that each role holds on this process's devices; what roles share counts once."""
-        return cast.memory(self._models, self.engine)
+        return bytes_by_role(self._models, self.engine)
 
     def close(self) -> None:
         """Close the engine."""
@@ -313,8 +318,3 @@ class Cluster:
 
     def _model(self, role: str) -> AnyModel:
         return cast.find_model(self._models, role)
-
-    def _engine(self) -> RolloutEngine:
-        if self.engine is None:
-            raise ZootomyError("This cluster has no rollout engine; give one when it is made.")
-        return self.engine

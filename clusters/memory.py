@@ -7,7 +7,18 @@ from typing import Any
 
 import jax
 
+from ..rollout import weights_of
+from ..rollout.types import RolloutEngine
+from .roles import Role
 from .sharding import HOST
+
+
+def bytes_by_role(models: Mapping[str, Any], engine: RolloutEngine | None) -> dict[str, int]:
+    """Bytes on this process's devices of models by role, and of an engine's weights."""
+    trees = {str(role): model.held() for role, model in models.items()}
+    if engine is not None:
+        trees[str(Role.ROLLOUT)] = weights_of(engine)
+    return held_bytes(trees)
 
 
 def held_bytes(trees: Mapping[str, Any]) -> dict[str, int]:

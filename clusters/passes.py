@@ -6,7 +6,6 @@ import copy
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from threading import Event
 from typing import Any
 
 import jax
@@ -15,12 +14,13 @@ from jax.sharding import Mesh
 
 from ..models import ModelConfig, to_host
 from ..registry import ZootomyError
+from .ahead import Ahead
 from .config import ClusterConfig
 from .outputs import ModelOutputs, Split, Wanted
 from .packer import Packer
 from .packing import MicroBatch
 from .programs import LossFunction, Total, accumulate, forward, measure
-from .runner import RUN, compiling
+from .runner import compiling, running
 from .sequences import Sequences
 from .shapes import Shape, branched, row_shapes
 from .shared import ValueHead
@@ -89,14 +89,19 @@ class Passes:
         self._forward_shapes = shapes(forward_rows)
         self._pack = Packer(config.sequences_per_row, sizes)
         self._losses: set[LossFunction] = set()
-        self._runner = RUN
+        self.ahead = Ahead()
+        self._runner = running(self.ahead)
         self._at_work: AnyModel | None = None
 
-    def compiling(self, stop: Event) -> Passes:
-        """The same passes, compiled and not run; see `runner.compiling`."""
+    def compiling(self) -> Passes:
+        """The same passes, compiled and not run, in the thread of `ahead`."""
         other = copy.copy(self)
-        other._runner = compiling(stop)
+        other._runner = compiling(self.ahead)
         return other
+
+    def run(self, program: Callable[..., Any], *arguments: Any) -> Any:
+        """What a compiled function of arrays on the host gives."""
+        return self._runner.run(program, *arguments)
 
     def forward(
         self, model: AnyModel, sequences: Sequences, temperature: float, wanted: Wanted
@@ -128,6 +133,7 @@ class Passes:
         wanted: Wanted,
     ) -> dict[str, np.ndarray]:
         """A pass without gradient, and what a function makes of it; see `Cluster.measure`."""
+        check_batch(batch, len(sequences))
         micros = self._pack(sequences, self._forward_shapes)
         scalars = self._scalars(model, temperature, coefficients)
         self.begin(model)
@@ -156,9 +162,11 @@ class Passes:
         beside: Callable[[], object] | None,
     ) -> UpdateResult:
         """One optimizer step on a mini-batch; see `Cluster.update`."""
+        check_batch(batch, len(sequences))
         model.check_horizon()
         self._count(loss)
         micros = self._pack(sequences, self._whole_shapes if whole else self._update_shapes)
+        self._runner.before_update(model)
         total, results = self.gradient(
             model,
             micros,

@@ -13,12 +13,10 @@ from typing import Any
 import jax
 
 from ..clusters import Cluster, ClusterState
-from ..models import several
 from ..monitor import Spans
 from ..registry import ZootomyError, bind, get
 from ..rollout import RolloutConfig
 from ..tasks import Task
-from .ahead import Ahead, stand_in
 from .algorithm import Algorithm
 from .batch import BatchConfig
 from .checks import check_choices, check_options, check_run
@@ -30,6 +28,7 @@ from .memory import Memory
 from .pipeline import Pipeline
 from .score_scale import ScoreScale, check_scales, scalings_of, score_metrics
 from .seeds import derive_seed
+from .stand_in import stand_in
 from .statistics import mean_staleness, rollout_metrics
 from .update import Updater
 from .validation import check_token_rewards
@@ -108,8 +107,6 @@ class Learner:
         self.cursor = 0
         # Told of every span that ends; see `Spans`.
         self.on_span: Callable[[str, float, float], None] | None = None
-        # Told of the batch of each step, while the devices learn from it.
-        self.on_batch: Callable[[Collected], None] | None = None
         assert cluster.engine is not None
         weights = {name: scale.weight for name, scale in score_scales.items()}
         self.judge = Judge(task, cluster, width=rollout.max_new_tokens, model_weights=weights)
@@ -131,7 +128,8 @@ class Learner:
             value_coef=value_coef,
         )  # fmt: skip
         self.updater = updater(cluster)
-        self._ahead = Ahead(lambda stop: self._try(updater(cluster.compiling(stop))))
+        self._make_updater = updater
+        self._begun = False  # to compile ahead
         self.updater.rehearse(len(self.judge.names))
         rehearse_filter(algorithm, batch)
         self.controllers = {
@@ -142,8 +140,11 @@ class Learner:
         self.scalings = scalings_of(self.judge.names, score_scales)
         self.memory = Memory.start(algorithm, len(task.train), self.scalings)
 
-    def step(self) -> StepReport:
+    def step(self, on_batch: Callable[[Collected], None] | None = None) -> StepReport:
         """One step: a full batch from prompts to new weights in the engine.
+
+        Args:
+            on_batch: told of the batch, once, while the devices learn from it.
 
         Returns:
             The report; the learner has moved on by one step.
@@ -158,16 +159,13 @@ class Learner:
         spans = Spans(record=self.on_span)
         coefficients = self._coefficients()
         sampled = self.pipeline.take(self.cursor, self.steps_done, spans)
-        if self._ahead.going:
-            self.cluster.compile_steps()  # The last of what is left, from the other end.
-            self._ahead.wait()
         behind = {"staleness": mean_staleness(sampled, self.cluster.version)}
         cursor = self.cursor + sampled.consumed
         with self.pipeline.ahead(sampled, cursor, self.steps_done + 1, spans):
             memory = self.memory.see(sampled, self.scalings)
             collected = memory.recall(sampled, self.scalings)
             # What is said of the batch is worked out while the devices learn from it.
-            said = functools.cache(lambda: self._described(sampled, collected, memory))
+            said = functools.cache(lambda: self._described(sampled, collected, memory, on_batch))
             totals = self.updater.update(collected, self.steps_done, coefficients, spans, said)
         with spans("sync"):
             self.cluster.sync_weights()
@@ -197,32 +195,34 @@ class Learner:
     def compile_ahead(self) -> None:
         """Compile what an update takes, beside what is done until the first one; `step` asks too.
 
-        Nothing is done where several processes must compile in step, where models wait on the host,
-        and where programs of meshes would run beside those of the engine.
+        It is begun once. Heads and hidden states that whole distributions take are no stand-ins on
+        a mesh, whose programs must not run beside those of the engine: nothing is done there.
         """
         meshes = any(self.cluster.config.mesh_of(role).size > 1 for role in self.cluster.roles)
         whole = before_the_update(self.algorithm) or in_the_update(self.algorithm)
-        if not (several() or self.cluster.config.offload_to_cpu or (meshes and whole)):
-            self._ahead.begin()
-
-    def _try(self, updater: Updater) -> None:
-        """An update with a batch like those to come, by an updater that changes nothing."""
-        batch = stand_in(
-            self.algorithm, self.batch, self.rollout, len(self.judge.names),
-            token_rewards=self.judge.in_parts,
-        )  # fmt: skip
-        updater.update(batch, self.steps_done, self._coefficients(), Spans())
+        if not (self._begun or (meshes and whole)):
+            self._begun = True
+            batch = stand_in(
+                self.algorithm, self.batch, self.rollout, len(self.judge.names),
+                token_rewards=self.judge.in_parts,
+            )  # fmt: skip
+            given = batch, self.steps_done, self._coefficients()
+            self.cluster.compile_ahead(functools.partial(_try_update, self._make_updater, *given))
 
     def _coefficients(self) -> dict[str, float]:
         """What controllers steer, by name."""
         return {name: state["coefficient"] for name, state in self.controller_states.items()}
 
     def _described(
-        self, sampled: Collected, collected: Collected, memory: Memory
+        self,
+        sampled: Collected,
+        collected: Collected,
+        memory: Memory,
+        on_batch: Callable[[Collected], None] | None,
     ) -> dict[str, float]:
         """Metrics of a batch before anything is learned from it."""
-        if self.on_batch is not None:
-            self.on_batch(collected)
+        if on_batch is not None:
+            on_batch(collected)
         return {
             **rollout_metrics(collected, self.judge.names),
             **score_metrics(sampled, self.scalings, memory.scores),
@@ -276,6 +276,20 @@ class Learner:
         self.cursor = state["cursor"]
         self.controller_states = {name: dict(one) for name, one in state["controllers"].items()}
         self.pipeline.restore(state["in_flight"])
+
+
+def _try_update(
+    make_updater: Callable[[Cluster], Updater],
+    batch: Collected,
+    step: int,
+    coefficients: Mapping[str, float],
+    cluster: Cluster,
+) -> None:
+    """An update with a cluster that compiles; the optimizers' steps in any case."""
+    try:
+        make_updater(cluster).update(batch, step, coefficients, Spans())
+    finally:
+        cluster.compile_steps()
 
 
 def _speed(collected: Collected, spans: Spans, seconds: float) -> dict[str, float]:

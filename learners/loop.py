@@ -53,7 +53,6 @@ class Loop:
         self.checkpoints = checkpoints
         self.telemetry = telemetry
         learner.on_span = telemetry.on_span
-        learner.on_batch = self._take_samples
         self._shown: list[Sample] = []
 
     def first_evaluation(self, *, resumed: bool) -> dict[str, float]:
@@ -87,7 +86,7 @@ class Loop:
     def step(self, last: dict[str, float], stop: StopSignals | None = None) -> dict[str, float]:
         """One step, with what is due after it; returns the last evaluation's metrics."""
         self.telemetry.begin(self.learner.steps_done + 1)
-        report = self.learner.step()
+        report = self.learner.step(self._take_samples)
         metrics = dict(report.metrics)
         if self._due(self.config.evaluation.every, report.step) and self.learner.task.eval:
             with self.telemetry.spans("evaluation"):

@@ -106,7 +106,8 @@ class Updater:
             step: the learner step, counted from 0.
             coefficients: those that controllers steer, e.g. `{"kl": 0.04}`.
             spans: timers, by name.
-            beside: as of `Cluster.update`; called in each optimizer step.
+            beside: as of `Cluster.update`; called once in each optimizer step, of which there may
+                be several, or none.
 
         Returns:
             The step's metrics; averages are over all optimizer steps.
@@ -115,7 +116,8 @@ class Updater:
         rollouts, ref_hidden = self.gather(collected, sequences, spans)
         shared = self.gather.shared() if self._with_head else {}
         totals = MetricAccumulator()
-        experience, metrics = self._experience(rollouts, dict(coefficients))
+        run = self.cluster.run
+        experience, metrics = run(self._experience, rollouts, dict(coefficients))
         for name, (total, weight) in to_host(metrics).items():
             totals.add_sum(name, total, weight)
         experience = jax.tree.map(np.asarray, experience)
@@ -246,7 +248,8 @@ class Updater:
                 chosen = prompts[start : start + size]
                 rows = (chosen[:, None] * group + np.arange(group)).reshape(-1)
                 part = jax.tree.map(lambda x, rows=rows: x[rows], experience)
-                weights = np.asarray(self._weights(part.counted, part.group_ids))
+                asked = self.cluster.run(self._weights, part.counted, part.group_ids)
+                weights = np.asarray(asked)
                 used = np.flatnonzero(part.mask.any(axis=1))
                 if len(used):
                     kept = jax.tree.map(lambda x, used=used: x[used], (part, weights))

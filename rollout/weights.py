@@ -32,8 +32,8 @@ def named_params(weights: Weights) -> dict[str, jax.Array]:
         if isinstance(weights, Mapping):
             return _joined(weights)
         raise ZootomyError(
-            f"weights are a {type(weights).__name__}; expected a model, its nnx.State, or a "
-            "mapping from dotted path to array"
+            f"weights are a {type(weights).__name__}; expected a model, its nnx.State, a mapping "
+            "from dotted path to array, or nested dicts of arrays"
         )
     named = {}
     for path, leaf in nnx.to_flat_state(weights):

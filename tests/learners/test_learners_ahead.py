@@ -1,6 +1,7 @@
 """The programs of the first update are compiled before it, all of them and no others."""
 
-from threading import Event
+import gc
+import weakref
 
 import jax
 import numpy as np
@@ -9,7 +10,7 @@ import tiny_run
 from zootomy import algorithm, block
 from zootomy.clusters import OptimizerConfig
 from zootomy.learners import BatchConfig
-from zootomy.learners.ahead import Ahead, stand_in
+from zootomy.learners.stand_in import stand_in
 
 OF_AN_UPDATE = {
     "jit(forward)", "jit(measure)", "jit(accumulate)", "jit(experience)", "jit(run)", "jit(look)",
@@ -36,14 +37,20 @@ CASES = {
 }
 
 
+def compile_ahead(learner):
+    learner.compile_ahead()
+    ahead = learner.cluster._passes.ahead
+    ahead.wait()
+    assert ahead.error is None
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_the_first_step_compiles_nothing_of_its_update(tiny_learner, compiled, case):
     name, options = CASES[case]
     jax.clear_caches()  # Another test may have compiled the same.
     learner = tiny_learner(name, **options)
     compiled.clear()
-    learner.compile_ahead()
-    learner._ahead.wait()
+    compile_ahead(learner)
     assert {"jit(accumulate)", "jit(experience)", "jit(_step)"} <= set(compiled)
     ahead = [program for program in compiled if program in OF_AN_UPDATE]
     compiled.clear()
@@ -56,8 +63,7 @@ def test_the_first_step_compiles_nothing_of_its_update(tiny_learner, compiled, c
 
 def test_what_is_compiled_ahead_changes_nothing(tiny_learner):
     learner, other = tiny_learner("ppo", mini=2), tiny_learner("ppo", mini=2)
-    learner.compile_ahead()
-    learner._ahead.wait()
+    compile_ahead(learner)
     assert learner.cluster.steps("actor") == learner.cluster.steps("critic") == 0
     one, two = learner.step().metrics, other.step().metrics
     kept = [k for k in one if not k.startswith("time/") and "second" not in k]
@@ -67,8 +73,34 @@ def test_what_is_compiled_ahead_changes_nothing(tiny_learner):
 def test_models_that_wait_on_the_host_are_left_alone(tiny_learner):
     learner = tiny_learner("grpo", offload=("reference",))
     learner.compile_ahead()
-    assert not learner._ahead.going
+    assert not learner.cluster._passes.ahead.going
     learner.step()
+
+
+def test_a_batch_of_other_programs_compiles_its_own(tiny_learner, compiled):
+    """Sixteen completions of up to 3 tokens may take two micro-batches; those sampled fit one."""
+    jax.clear_caches()
+    learner = tiny_learner("dr_grpo", full=8, rows=8, per_row=2)
+    compile_ahead(learner)
+    assert compiled.count("jit(accumulate)") == 1
+    learner.step()
+    assert compiled.count("jit(accumulate)") == 2
+    learner.step()
+    assert compiled.count("jit(accumulate)") == 2
+
+
+def test_a_learner_that_is_gone_ends_what_is_compiled_for_it(tiny_learner):
+    learner = tiny_learner("grpo")
+    learner.step()
+    ahead = learner.cluster._passes.ahead
+    ahead.wait()
+    gc.collect()
+    gc.disable()  # Arrays of a device are to be freed at once, not when Python has made objects.
+    gone = weakref.ref(learner), weakref.ref(learner.cluster)
+    del learner
+    assert [one() for one in gone] == [None, None]
+    gc.enable()
+    assert ahead._stop.is_set()
 
 
 def test_a_batch_that_stands_in_is_the_longest():
@@ -85,33 +117,3 @@ def test_a_batch_that_stands_in_is_the_longest():
     assert [one.shape for one in group.token_rewards] == [(tiny_run.WIDTH,)] * 2
     plain = stand_in(algorithm("grpo"), batch, rollout, 1, token_rewards=False).groups[0]
     assert (plain.baseline, plain.token_rewards) == (None, None)
-
-
-def test_work_is_begun_once_and_ended_when_told():
-    seen, begun = [], Event()
-
-    def work(stop):
-        begun.set()
-        stop.wait(60)
-        seen.append(stop.is_set())
-
-    ahead = Ahead(work)
-    ahead.wait()  # for nothing
-    assert not ahead.going
-    ahead.begin()
-    ahead.begin()
-    begun.wait(60)
-    assert ahead.going
-    ahead.end()
-    assert seen == [True]
-    assert not ahead.going
-
-
-def test_what_goes_wrong_ahead_is_left_to_the_step():
-    def fails(stop):
-        raise ValueError("not now")
-
-    ahead = Ahead(fails)
-    ahead.begin()
-    ahead.wait()
-    assert not ahead.going

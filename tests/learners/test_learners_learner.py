@@ -256,8 +256,7 @@ def test_a_batch_is_told_once_before_it_is_learned(make_learner, digits, reward,
         batch=BatchConfig(full=2, mini=1, group_size=4),
     )  # fmt: skip
     told = []
-    learner.on_batch = lambda batch: told.append((batch, learner.cluster.steps(Role.ACTOR)))
-    report = learner.step()
+    report = learner.step(lambda batch: told.append((batch, learner.cluster.steps(Role.ACTOR))))
     assert told == [(report.collected, 0)]
     assert learner.cluster.steps(Role.ACTOR) == updates
 

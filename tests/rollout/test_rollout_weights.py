@@ -161,8 +161,8 @@ def test_a_wrong_tree_names_the_first_path_and_changes_nothing(engine):
         "the weights of the model the engine was made with (adapters merged)"
     )
     assert update_error(engine, [1]) == (
-        "weights are a list; expected a model, its nnx.State, or a mapping from dotted path to "
-        "array"
+        "weights are a list; expected a model, its nnx.State, a mapping from dotted path to array, "
+        "or nested dicts of arrays"
     )
     assert update_error(engine, named, version=-1) == "version is -1; expected an integer >= 0"
 

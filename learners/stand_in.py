@@ -1,12 +1,8 @@
-"""The programs of the first update, compiled in a thread while the first batch is sampled."""
+"""A batch that stands in for the first one, so that its programs are compiled before it."""
 
 from __future__ import annotations
 
-import atexit
 from collections import Counter
-from collections.abc import Callable
-from threading import Event, Thread
-from weakref import WeakSet
 
 import numpy as np
 
@@ -14,62 +10,6 @@ from ..rollout import Completion, RolloutConfig
 from .algorithm import Algorithm
 from .batch import BatchConfig
 from .collect import Collected, Group
-
-
-class Ahead:
-    """Work that is done once, in a thread, until it is needed.
-
-    What goes wrong in it is left to those who do it in earnest: it goes wrong there too, or it was
-    the stand-in's fault.
-
-    Args:
-        work: given an event that tells it to end.
-    """
-
-    def __init__(self, work: Callable[[Event], object]):
-        self._work = work
-        self._stop = Event()
-        self._thread: Thread | None = None
-
-    def begin(self) -> None:
-        """Start; later calls do nothing."""
-        if self._thread is None:
-            self._thread = Thread(target=self._run, daemon=True, name="zootomy-compile")
-            _OPEN.add(self)
-            self._thread.start()
-
-    @property
-    def going(self) -> bool:
-        """Whether it is under way."""
-        return self._thread is not None and self._thread.is_alive()
-
-    def wait(self) -> None:
-        """Until it is done."""
-        if self._thread is not None:
-            self._thread.join()
-
-    def end(self) -> None:
-        """Stop before the next program, and wait."""
-        self._stop.set()
-        self.wait()
-
-    def _run(self) -> None:
-        try:
-            self._work(self._stop)
-        except Exception:  # See above; one is that it was stopped.
-            pass
-        finally:
-            _OPEN.discard(self)
-
-
-_OPEN: WeakSet[Ahead] = WeakSet()
-
-
-@atexit.register
-def _end_all() -> None:
-    # A thread in a compiler while the interpreter goes would abort the process.
-    for one in list(_OPEN):
-        one.end()
 
 
 def stand_in(
@@ -80,7 +20,10 @@ def stand_in(
     *,
     token_rewards: bool,
 ) -> Collected:
-    """A batch of the longest prompts and completions, which takes the programs that most take.
+    """A batch of the longest prompts and completions.
+
+    A real one takes the same programs where there is one shape of rows, and as many micro-batches,
+    one or several. Otherwise those are compiled when it is there.
 
     Args:
         algorithm: says what is known of a group.
