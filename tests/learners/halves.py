@@ -123,6 +123,8 @@ def record(cluster):
         return total, results
 
     passes_of.update, passes_of.gradient = on_update, on_gradient
+    # Updates that are compiled ahead, by a copy of these passes, are none.
+    cluster.compile_ahead = lambda work: None
     return seen
 
 

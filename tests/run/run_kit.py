@@ -62,10 +62,10 @@ def train_interrupted(algorithm: Algorithm, given: RunConfig, after: int) -> Non
     """A run that Ctrl-C ends between two steps, with nothing saved but what was due."""
     step = Learner.step
 
-    def stops(self):
+    def stops(self, on_batch):
         if self.steps_done == after:
             raise KeyboardInterrupt
-        return step(self)
+        return step(self, on_batch)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Learner, "step", stops)
