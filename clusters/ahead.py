@@ -75,7 +75,9 @@ class Ahead:
         try:
             work()
         except BaseException as error:
-            self.error = error.with_traceback(None)  # Whose frames would hold models.
+            # Frames would hold models.
+            error.__context__ = error.__cause__ = None
+            self.error = error.with_traceback(None)
         finally:
             _OPEN.discard(self)
 

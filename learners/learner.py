@@ -198,10 +198,12 @@ class Learner:
         It is begun once. Heads and hidden states that whole distributions take are no stand-ins on
         a mesh, whose programs must not run beside those of the engine: nothing is done there.
         """
+        if self._begun:
+            return
+        self._begun = True
         meshes = any(self.cluster.config.mesh_of(role).size > 1 for role in self.cluster.roles)
         whole = before_the_update(self.algorithm) or in_the_update(self.algorithm)
-        if not (self._begun or (meshes and whole)):
-            self._begun = True
+        if not (meshes and whole):
             batch = stand_in(
                 self.algorithm, self.batch, self.rollout, len(self.judge.names),
                 token_rewards=self.judge.in_parts,
