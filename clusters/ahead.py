@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import atexit
-import os
-import sys
 from collections.abc import Callable, Hashable
-from contextlib import suppress
 from threading import Condition, Event, Thread
 from typing import Any, NamedTuple
-from weakref import WeakSet
 
 import jax
+
+from ..models.threads import OpenThreads
 
 
 class StoppedError(Exception):
@@ -52,6 +49,7 @@ class Ahead:
         self._taken: set[Key] = set()
         self._stop = Event()
         self._thread: Thread | None = None
+        self._open: OpenThreads | None = None
         self.error: BaseException | None = None
         """What ended the thread, if it did not end by itself."""
 
@@ -68,7 +66,7 @@ class Ahead:
         """
         if self._thread is None:
             self._thread = Thread(target=self._run, args=[work], daemon=True, name="zootomy-ahead")
-            _OPEN.add(self)
+            self._open = OpenThreads(self._stop.set, [self._thread])
             self._thread.start()
 
     def _run(self, work: Callable[[], object]) -> None:
@@ -78,8 +76,6 @@ class Ahead:
             # Frames would hold models.
             error.__context__ = error.__cause__ = None
             self.error = error.with_traceback(None)
-        finally:
-            _OPEN.discard(self)
 
     def compile(self, key: Key, work: Callable[[], Any]) -> Any:
         """In the thread: do the work that compiles a program.
@@ -119,23 +115,5 @@ class Ahead:
 
     def wait(self) -> None:
         """Until the thread has ended."""
-        if self._thread is not None:
-            self._thread.join()
-
-
-_OPEN: WeakSet[Ahead] = WeakSet()
-
-
-@atexit.register
-def _end_all() -> None:
-    # A thread in a compiler while the interpreter goes would abort the process.
-    for one in list(_OPEN):
-        one.stop()
-    try:
-        for one in list(_OPEN):
-            one.wait()
-    except KeyboardInterrupt:  # They will not wait for the compiler.
-        for stream in (sys.stdout, sys.stderr):
-            with suppress(Exception):
-                stream.flush()
-        os._exit(130)
+        if self._open is not None:
+            self._open.wait()

@@ -173,20 +173,6 @@ def samples_apart(
     )
 
 
-def compile_steps(models: Mapping[str, AnyModel]) -> None:
-    """Compile the first steps of all optimizers that nobody has compiled."""
-    for model in models.values():
-        if isinstance(model, TrainedModel):
-            model.compile_step()
-
-
-def find_engine(engine: RolloutEngine | None) -> RolloutEngine:
-    """The engine, or a `ZootomyError` where there is none."""
-    if engine is None:
-        raise ZootomyError("This cluster has no rollout engine; give one when it is made.")
-    return engine
-
-
 def _single(config: ClusterConfig, roles: tuple[str, ...]) -> bool:
     return all(config.mesh_of(role).size == 1 for role in roles)
 
@@ -316,3 +302,17 @@ def find_trained(models: Mapping[str, AnyModel], role: str) -> Learning:
         trained = " and ".join(TRAINED_ROLES)
         raise ZootomyError(f"The {role} is not trained; only {trained} are.")
     return model
+
+
+def compile_steps(models: Mapping[str, AnyModel]) -> None:
+    """Compile the first steps of all optimizers that nobody has compiled."""
+    for model in models.values():
+        if isinstance(model, TrainedModel):
+            model.compile_step()
+
+
+def find_engine(engine: RolloutEngine | None) -> RolloutEngine:
+    """The engine, or a `ZootomyError` where there is none."""
+    if engine is None:
+        raise ZootomyError("This cluster has no rollout engine; give one when it is made.")
+    return engine

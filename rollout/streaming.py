@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import atexit
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from queue import SimpleQueue
-from threading import Thread, current_thread
-from weakref import WeakSet
+from threading import Thread
 
+from ..models.threads import OpenThreads
 from .types import Completion, Finished, Request, RolloutEngine, SamplingParams, StreamingEngine
 
 
@@ -75,7 +74,7 @@ def in_background(
             found.put(None)
 
     threads = [Thread(target=work, args=[items], daemon=True, name=name) for items in sources]
-    end = _Open(stop, threads).end
+    end = OpenThreads(stop, threads).end
     try:
         for thread in threads:
             thread.start()
@@ -104,36 +103,3 @@ def _read(
         del item
         while not found.empty():
             found.get()
-
-
-class _Open:
-    """Threads that are to end before their caller goes on, or the process ends.
-
-    Args:
-        stop: makes them end soon.
-        threads: not all of which need have been started.
-    """
-
-    def __init__(self, stop: Callable[[], None], threads: Sequence[Thread]):
-        self._stop = stop
-        self._threads = threads
-        _OPEN.add(self)
-
-    def end(self) -> None:
-        """Stop them and wait."""
-        self._stop()
-        for thread in self._threads:
-            # One of them may be collecting the garbage of which an abandoned stream is part.
-            if thread.ident is not None and thread is not current_thread():
-                thread.join()
-        _OPEN.discard(self)
-
-
-_OPEN: WeakSet[_Open] = WeakSet()
-
-
-@atexit.register
-def _end_all() -> None:
-    # A thread in a compiled program while the interpreter goes would abort the process.
-    for one in list(_OPEN):
-        one.end()
