@@ -209,16 +209,16 @@ class Passes:
         scalars = self._scalars(model, temperature, coefficients)
         self.begin(model)
         place, results = model.placement, []
-        # On one device a single micro-batch needs no sum, nor its program. On several the sum says
-        # where gradients are to lie.
-        alone = len(micros) == 1 and place.mesh.size == 1
-        total = None if alone else self._runner.zeros(model)
+        # A single micro-batch needs no sum, nor its program.
+        total = self._runner.zeros(model) if len(micros) > 1 else None
+        places = tuple(jax.tree.leaves(model.places)) if place.mesh.size > 1 else None
         with place.context():
             for micro in micros[: self._runner.most]:
                 rows, part = place.rows((micro.rows, micro.gather(batch)))
                 total, value, metrics = self._runner.call(
                     accumulate, model.graph, loss, wanted, model.params, model.rest, total, rows,
                     part, *scalars, split=_split(micro, place.mesh, _CPU_TOKENS, whole=whole),
+                    places=places,
                 )  # fmt: skip
                 results.append((value, metrics))
         assert total is not None  # There is always a micro-batch.

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import NamedSharding
 
 from ..models import QuickJit
 from .outputs import ModelOutputs, Split, Wanted, compute
@@ -81,7 +82,9 @@ def measure(
 
 
 @functools.partial(
-    QuickJit, static_argnames=("graph", "loss", "wanted", "split"), donate_argnames=("total",)
+    QuickJit,
+    static_argnames=("graph", "loss", "wanted", "split", "places"),
+    donate_argnames=("total",),
 )
 def accumulate(
     graph: Structure,
@@ -95,6 +98,7 @@ def accumulate(
     temperature: jax.Array,
     coefficients: Any,
     split: Split = _WHOLE,
+    places: tuple[NamedSharding, ...] | None = None,
 ) -> tuple[Total, jax.Array, dict[str, Any]]:
     """Add the loss and gradient of one micro-batch to the total.
 
@@ -110,6 +114,7 @@ def accumulate(
         temperature: of the log-probabilities.
         coefficients: given to the loss.
         split: how the micro-batch is cut.
+        places: where the leaves of the total lie, on several devices.
 
     Returns:
         The new total, this micro-batch's loss, its metrics as (sum, weight) pairs.
@@ -127,7 +132,8 @@ def accumulate(
 
     if split.parts == 1:
         own, metrics = gradient((rows, batch))
-        return own if total is None else _sum(total, own), own.loss, metrics
+        total = own if total is None else _sum(total, own)
+        return total if places is None else _placed(total, places), own.loss, metrics
 
     def add(total: Total, part: tuple[Rows, Any]) -> tuple[Total, tuple[jax.Array, Any]]:
         own, metrics = gradient(part)
@@ -140,6 +146,13 @@ def accumulate(
 
 def _sum(one: Total, other: Total) -> Total:
     return jax.tree.map(jnp.add, one, other)
+
+
+def _placed(total: Total, places: tuple[NamedSharding, ...]) -> Total:
+    # The compiler would choose, and the next micro-batch and the step be compiled for its choice.
+    leaves, structure = jax.tree.flatten(total)
+    placed = map(jax.lax.with_sharding_constraint, leaves, places)
+    return jax.tree.unflatten(structure, placed)
 
 
 def _in_parts(function: Callable[[Any], Any], tree: Any, parts: int) -> Any:

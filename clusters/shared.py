@@ -207,6 +207,11 @@ class ValueHead:
         """All arrays, only to look at; those of the backbone are the actor's."""
         return self.actor.params[HEAD], self.actor.optimizer_state[HEAD]
 
+    @property
+    def places(self) -> Total:
+        """Where the gradients of both parts lie."""
+        return self.actor.places
+
     def zeros(self) -> Total:
         """Where micro-batches are added up."""
         return self.actor.zeros()

@@ -157,9 +157,8 @@ class TrainedModel(RoleModel):
         like = jax.tree.map(lambda p: jax.ShapeDtypeStruct(p.shape, p.dtype), self.params)
         # One program: an array at a time, this takes a tenth of the step of a small model.
         everywhere: Any = placement.replicated
-        self._zeros = jax.jit(
-            functools.partial(no_gradient, like), out_shardings=Total(self.shardings, everywhere)
-        )
+        self.places = Total(self.shardings, everywhere)
+        self._zeros = jax.jit(functools.partial(no_gradient, like), out_shardings=self.places)
         # While someone else holds the arrays (the given model, the engine, the reference, a
         # checkpoint that is being written), a step must not overwrite them.
         self._params_lent = True
@@ -230,11 +229,10 @@ class TrainedModel(RoleModel):
 
     def outline(self) -> Total:
         """Shapes and places of `zeros`."""
-        made = jax.eval_shape(self._zeros)
-        everywhere: Any = self.placement.replicated
-        places = Total(self.shardings, everywhere)
         return jax.tree.map(
-            lambda x, place: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place), made, places
+            lambda x, place: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place),
+            jax.eval_shape(self._zeros),
+            self.places,
         )
 
     def compile_step(self) -> None:

@@ -44,9 +44,11 @@ _nothing = jax.jit(no_gradient)
 
 
 def accumulate(
-    graph, loss, wanted, params, rest, total, rows, batch, temperature, coefficients, *, split
+    graph, loss, wanted, params, rest, total, rows, batch, temperature, coefficients, *, split,
+    places,
 ):  # fmt: skip
     """What `clusters.programs.accumulate` computes, in two halves."""
+    del places  # The sum is, as the weights are, whole on every device.
     assert split.parts == 1
     outputs = forward(graph, params, rest, rows, temperature, wanted, split)
     (value, metrics), by_outputs = jax.value_and_grad(loss, has_aux=True)(

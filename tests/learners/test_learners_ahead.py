@@ -19,6 +19,8 @@ OF_AN_UPDATE = {
 VALUES = {"value_loss": "mse", "kl_placement": "none", "controller.coef": 0.0}
 DISTILLATION = block("distillation", coef=3.0, estimator="full")
 HEAD = {"critic": "shared", "critic_optimizer": OptimizerConfig(learning_rate=0.01)}
+# Heads and MLP are spread, 12 tokens and the one head of keys are not.
+WHOLE = {"rules": {"vocab": "none", "kv_heads": "none"}}
 CASES = {
     "a reference": ("grpo", {}),
     "no reference": ("dr_grpo", {}),
@@ -33,7 +35,9 @@ CASES = {
     "whole distributions": ("pico", {"changes": {"regularizer": DISTILLATION}}),
     "remembered rewards": ("spo", {}),
     "the greedy reward": ("remax", {}),
-    "a mesh": ("grpo", {"devices": 2}),
+    "rows on two devices": ("grpo", {"mesh": "data=2"}),
+    "weights on four devices": ("grpo", {**WHOLE, "mesh": "fsdp=2,tensor=2"}),
+    "and several micro-batches": ("grpo", {**WHOLE, "mesh": "data=2,tensor=2", "rows": 2}),
 }
 
 

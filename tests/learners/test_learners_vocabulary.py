@@ -151,11 +151,11 @@ def parameters(cluster):
     return [np.asarray(x) for x in jax.tree.leaves(cluster.state().arrays["actor"]["params"])]
 
 
-def change(make, name, shape, devices=1):
+def change(make, name, shape, mesh="data=1"):
     """What a step of plain SGD at rate 1 adds to the parameters, and its metrics."""
     rows, length, per_row = shape
     learner = make(
-        CHOSEN[name], rows=rows, length=length, per_row=per_row, devices=devices,
+        CHOSEN[name], rows=rows, length=length, per_row=per_row, mesh=mesh,
         optimizer=SGD, reference=teacher(),
     )  # fmt: skip
     before = parameters(learner.cluster)
@@ -171,13 +171,17 @@ def one_sequence_a_row(make, name):
 
 # In rows of 8 tokens with 4 slots of 3 actions each, the slots are more than a row can hold.
 @pytest.mark.parametrize(
-    "name, shape, devices",
-    [("loss", (2, 24, 4), 1), ("loss", (4, 8, 4), 4), ("reward", (4, 8, 4), 4)],
+    "name, shape, mesh",
+    [
+        ("loss", (2, 24, 4), "data=1"),
+        ("loss", (4, 8, 4), "data=4"),
+        ("reward", (4, 8, 4), "data=4"),
+    ],
     ids=["loss-packed", "loss-devices", "reward-devices"],
 )
-def test_a_step_is_the_same_in_any_shape(tiny_learner, name, shape, devices):
+def test_a_step_is_the_same_in_any_shape(tiny_learner, name, shape, mesh):
     want, wanted = one_sequence_a_row(tiny_learner, name)
-    got, metrics = change(tiny_learner, name, shape, devices)
+    got, metrics = change(tiny_learner, name, shape, mesh)
     assert max(np.abs(x).max() for x in want) > 1e-3
     for a, b in zip(got, want, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)

@@ -23,8 +23,8 @@ def share(prompts, completions):
 
 
 def make_learner(task_of, engine_of, name, *, changes=None, function=share, rewards=None, rows=8,
-                 length=8, per_row=1, devices=1, full=4, mini=None, epochs=1, group=2,
-                 learning=None, offload=(), **options):  # fmt: skip
+                 length=8, per_row=1, mesh="data=1", rules=None, full=4, mini=None,
+                 epochs=1, group=2, learning=None, offload=(), **options):  # fmt: skip
     """A learner by an algorithm or its name, with a cluster that has what it needs.
 
     `learning` are further arguments of the learner, `options` those of the cluster.
@@ -41,7 +41,7 @@ def make_learner(task_of, engine_of, name, *, changes=None, function=share, rewa
         given |= {"critic": critic, "critic_optimizer": ADAM}
     config = ClusterConfig(
         micro_rows=rows, row_length=length, sequences_per_row=per_row,
-        mesh=f"data={devices}", offload_to_cpu=offload,
+        mesh=mesh, axis_rules=rules or {}, offload_to_cpu=offload,
     )  # fmt: skip
     cluster = Cluster(config, **{"actor": actor, "engine": engine_of(VOCAB), **given, **options})
     task = task_of(function)
