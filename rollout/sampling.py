@@ -11,9 +11,8 @@ min-p. Tokens tied with the last one kept are kept too, so top-k may keep more t
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -24,7 +23,6 @@ from .types import SamplingParams
 BLOCK = 128  # tokens of the vocabulary summed together before the second draw
 STOP_SLOTS = 8  # stop ids are padded to a multiple of this, so their number compiles nothing
 _INFINITY_BITS = 0x7F800000
-_Choice: TypeAlias = Callable[[jax.Array], jax.Array]  # [S, n] to [S] int32, one of n
 
 
 class SamplingArrays(NamedTuple):
@@ -58,48 +56,6 @@ def sampling_arrays(sampling: SamplingParams) -> SamplingArrays:
     )
 
 
-def key_of(words: jax.Array | np.ndarray) -> jax.Array:
-    """A typed key of the first of `[K]` uint32 words, into which the others are folded."""
-    words = jnp.asarray(words)
-    return functools.reduce(jax.random.fold_in, words[1:], jax.random.key(words[0]))
-
-
-def row_keys(seed: jax.Array, owner: jax.Array) -> jax.Array:
-    """One noise key a row, from the seed, the request and the completion alone.
-
-    Args:
-        seed: a typed key.
-        owner: `[S, 2]` int32, index of the request and of the completion.
-
-    Returns:
-        `[S]` typed keys.
-    """
-    fold = jax.random.fold_in
-    return jax.vmap(lambda pair: fold(fold(seed, pair[0]), pair[1]))(owner)
-
-
-def row_noise(keys: jax.Array, positions: jax.Array) -> jax.Array:
-    """Two uniforms a row for the token at `positions`, inside (0, 1).
-
-    Folding the position in gives two random words already; no further bits are drawn.
-
-    Args:
-        keys: `[S]` typed keys.
-        positions: `[S]` int32, where the token will stand in its row, prompt included.
-
-    Returns:
-        `[S, 2]` float32.
-    """
-    words = jax.random.key_data(jax.vmap(jax.random.fold_in)(keys, positions))
-    return ((words >> 9).astype(jnp.float32) + 0.5) * jnp.float32(2.0**-23)
-
-
-def noise_ahead(keys: jax.Array, starts: jax.Array, count: int) -> jax.Array:
-    """`row_noise` at the `count` positions after each row's start: `[S, count, 2]`."""
-    positions = starts + jnp.arange(1, count + 1)[:, None]
-    return jax.vmap(row_noise, (None, 0), 1)(keys, positions)
-
-
 def sample(
     logits: jax.Array, noise: jax.Array, sampling: SamplingArrays, *, truncated: bool
 ) -> tuple[jax.Array, jax.Array]:
@@ -122,24 +78,31 @@ def sample(
     tallest = _once(jnp.max(blocks, axis=1))
     top = jnp.max(tallest, axis=0)
     temperature = jnp.where(greedy, 1.0, sampling.temperature)
-    distance = (top - blocks) / temperature
     bound = -jnp.log(sampling.min_p) * jnp.ones_like(top)
     if truncated:
         top_k, top_p = jnp.asarray(sampling.top_k), jnp.asarray(sampling.top_p)
-        rows = distance.reshape(-1, len(top)).T
+        rows = ((top - blocks) / temperature).reshape(-1, len(top)).T
         bound = jnp.minimum(bound, _order_bound(rows, top_k, top_p))
-    weight = jnp.where(distance <= bound, jnp.exp(-distance), 0.0)
-    mass = _once(weight.sum(axis=1))
-    tokens = jax.lax.cond(
-        greedy,
-        lambda: _pick(tallest, blocks, (_first_largest, _first_largest)),
-        lambda: draw(mass, weight, noise),
-    )
+
+    def weigh(some: jax.Array) -> jax.Array:
+        distance = (top - some) / temperature
+        return jnp.where(distance <= bound, jnp.exp(-distance), 0.0)
+
+    def inside(block: jax.Array) -> jax.Array:
+        some = jnp.take_along_axis(blocks, block[None, None], axis=0)[0]
+        return jnp.where(greedy, _equal(some, top), weigh(some))
+
+    mass = _once(weigh(blocks).sum(axis=1))
+    # The most likely token: the first that weighs anything where only the largest logits do.
+    heaviest = jnp.where(greedy, _equal(tallest, top), mass)
+    tokens = draw(heaviest, inside, jnp.where(greedy, 0.0, noise))
     picked = jnp.take_along_axis(logits, tokens[None], axis=0)[0]
     return tokens, (picked - top) / temperature - jnp.log(mass.sum(axis=0))
 
 
-def draw(mass: jax.Array, weight: jax.Array, noise: jax.Array) -> jax.Array:
+def draw(
+    mass: jax.Array, inside: Callable[[jax.Array], jax.Array], noise: jax.Array
+) -> jax.Array:
     """Index drawn in proportion to its weight, by the inverse of the cumulative sum.
 
     First a block of the vocabulary, then a token in it, each with its own uniform: one pass over
@@ -147,14 +110,15 @@ def draw(mass: jax.Array, weight: jax.Array, noise: jax.Array) -> jax.Array:
 
     Args:
         mass: `[blocks, S]` float32, sums of the weights of each block.
-        weight: `[blocks, BLOCK, S]` float32, not negative, at least one positive a column.
-        noise: `[S, 2]` float32 in (0, 1).
+        inside: of a block for each column, `[S]` int32, its weights `[BLOCK, S]` float32, not
+            negative.
+        noise: `[S, 2]` float32 in [0, 1); 0 takes the first that weighs anything.
 
     Returns:
-        `[S]` int32.
+        `[S]` int32; 0 where nothing weighs anything.
     """
-    first, second = noise.T
-    return _pick(mass, weight, (lambda x: _invert(x, first), lambda x: _invert(x, second)))
+    block = _invert(mass.T, noise[:, 0])
+    return block * BLOCK + _invert(inside(block).T, noise[:, 1])
 
 
 def in_blocks(columns: jax.Array, fill: float) -> jax.Array:
@@ -169,27 +133,22 @@ def _once(by_block: jax.Array) -> jax.Array:
     return jax.lax.optimization_barrier(by_block)
 
 
-def _pick(whole: jax.Array, blocks: jax.Array, choices: tuple[_Choice, _Choice]) -> jax.Array:
-    """A token a column: the first choice, among `whole` `[blocks, S]`, is that of its block."""
-    block = choices[0](whole.T)
-    inside = jnp.take_along_axis(blocks, block[None, None], axis=0)[0]
-    return block * BLOCK + choices[1](inside.T)
-
-
-def _first_largest(values: jax.Array) -> jax.Array:
-    return jnp.argmax(values, axis=-1).astype(jnp.int32)
+def _equal(x: jax.Array, y: jax.Array) -> jax.Array:
+    return (x == y).astype(jnp.float32)
 
 
 def _invert(weight: jax.Array, uniform: jax.Array) -> jax.Array:
     cumulative = jnp.cumsum(weight, axis=-1)
-    # Sums are rounded, so that the last may stay below an earlier one, and a weight of zero may
-    # seem to rise: a hit needs a positive weight, and the target stays within the largest sum.
-    target = uniform[:, None] * jnp.max(cumulative, axis=-1, keepdims=True)
-    index = jnp.arange(weight.shape[-1], dtype=jnp.int32)
-    positive = weight > 0
-    last = jnp.max(jnp.where(positive, index, 0), axis=-1)
-    hit = jnp.min(jnp.where((cumulative >= target) & positive, index, len(index)), axis=-1)
-    return jnp.minimum(hit, last)
+    target = uniform[:, None] * cumulative[:, -1:]
+    # Sums are rounded: an earlier one may be larger than the last, or seem to rise by a weight of
+    # zero. So a hit weighs something, and where there is none the last that does is taken. One
+    # minimum finds both: a hit stands for itself, another n - i places behind all hits.
+    count = weight.shape[-1]
+    index = jnp.arange(count, dtype=jnp.int32)
+    otherwise = jnp.where(weight > 0, 2 * count - index, 2 * count)
+    place = jnp.where((cumulative >= target) & (weight > 0), index, otherwise)
+    found = jnp.min(place, axis=-1)
+    return jnp.where(found < count, found, 2 * count - found)
 
 
 def _order_bound(distance: jax.Array, top_k: jax.Array, top_p: jax.Array) -> jax.Array:

@@ -67,7 +67,7 @@ class DecodeState(NamedTuple):
         count: `[S]` int32, tokens sampled.
         active: `[S]` bool, whether the completion goes on.
         stopped: `[S]` bool, whether it ended on a stop id.
-        keys: `[S]` typed noise keys, one a completion.
+        keys: `[S, 2]` uint32, a noise key for each completion.
         tokens: `[S, T]` int32, the sampled tokens.
         logps: `[S, T]` float32.
     """

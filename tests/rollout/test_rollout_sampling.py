@@ -7,14 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from zootomy.rollout import SamplingParams
+from zootomy.rollout.noise import fold_in, key_of, noise_ahead, row_keys, row_noise
 from zootomy.rollout.sampling import (
     BLOCK,
     STOP_SLOTS,
     draw,
     in_blocks,
-    noise_ahead,
-    row_keys,
-    row_noise,
     sample,
     sampling_arrays,
 )
@@ -160,7 +158,11 @@ def test_agrees_with_a_sort(settings):
 def drawn(weight, noise):
     """`draw` from the weights of a whole vocabulary, `[V, S]`."""
     blocks = in_blocks(jnp.asarray(weight), 0.0)
-    return draw(blocks.sum(axis=1), blocks, jnp.asarray(noise))
+
+    def inside(block):
+        return jnp.take_along_axis(blocks, block[None, None], axis=0)[0]
+
+    return draw(blocks.sum(axis=1), inside, jnp.asarray(noise))
 
 
 def test_draw_inverts_the_cumulative_sum():
@@ -266,12 +268,12 @@ def test_noise_depends_on_seed_request_completion_and_position_alone():
     position = jnp.int32([3, 3, 3, 9])
 
     def noise(seed, rows):
-        return np.asarray(row_noise(row_keys(jax.random.key(seed), owner[rows]), position[rows]))
+        return np.asarray(row_noise(row_keys(key_of([seed]), owner[rows]), position[rows]))
 
     everything = noise(5, jnp.arange(4))
     np.testing.assert_array_equal(noise(5, jnp.int32([3, 1])), everything[[3, 1]])
     assert len(np.unique(np.concatenate([everything, noise(6, jnp.arange(4))]))) == 16
-    keys = row_keys(jax.random.key(5), owner)
+    keys = row_keys(key_of([5]), owner)
     later = row_noise(keys, position + 1)
     assert not np.intersect1d(np.asarray(later), everything).size
     starts = jnp.int32([2, 1, 0, 5])
@@ -280,10 +282,20 @@ def test_noise_depends_on_seed_request_completion_and_position_alone():
     np.testing.assert_array_equal(ahead[jnp.arange(4), position - starts - 1], everything)
 
 
+@pytest.mark.parametrize("data", [0, 1, 77, -1, 2**31 - 1, -(2**31)])
+@pytest.mark.parametrize("seed", [0, 5, 2**32 - 1])
+def test_a_number_folded_into_a_key_is_that_of_jax(seed, data):
+    key, found = jax.random.key(seed), key_of(np.uint32([seed]))
+    np.testing.assert_array_equal(found, jax.random.key_data(key))
+    again = jax.random.fold_in(jax.random.fold_in(key, jnp.int32(data)), 3)
+    found = fold_in(fold_in(found, jnp.int32(data)), jnp.int32(3))
+    np.testing.assert_array_equal(found, jax.random.key_data(again))
+
+
 def test_noise_is_uniform_and_never_reaches_the_ends():
     rows = 5000
     owner = jnp.stack([jnp.arange(rows) // 8, jnp.arange(rows) % 8], axis=1)
-    noise = np.asarray(row_noise(row_keys(jax.random.key(0), owner), jnp.full(rows, 7)))
+    noise = np.asarray(row_noise(row_keys(key_of([0]), owner), jnp.full(rows, 7)))
     assert noise.min() >= LOW
     assert noise.max() <= HIGH
     # a tenth has a share of .1 +- .013 (three standard deviations)
