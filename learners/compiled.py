@@ -11,6 +11,7 @@ import jax
 from ..clusters import LossFunction, ModelOutputs
 from ..models import Head
 from .algorithm import Algorithm
+from .arrays import Rollouts
 from .assembly import assemble
 from .gather import REF_HEAD
 from .objective import Loss, Outputs
@@ -23,7 +24,8 @@ class Programs(NamedTuple):
     """The functions of an assembly: two compiled, and three for the cluster's own programs.
 
     Attributes:
-        experience: rollouts to advantages.
+        experience: `(rollouts, coefficients, weighted)` to what the assembly makes of them, and the
+            tokens' weights if the whole batch is one mini-batch, else None.
         weights: of a mini-batch's tokens.
         actor_loss: its batch is (experience, weights, the reference's hidden states or None).
         critic_loss: likewise, without hidden states.
@@ -49,6 +51,11 @@ def programs_of(algorithm: Algorithm, blocks: tuple[Callable[..., Any], ...]) ->
         blocks: the functions that its names stand for at present.
     """
     assembly = assemble(algorithm)
+
+    def experience(rollouts: Rollouts, coefficients: Mapping[str, Any], weighted: bool):
+        found, metrics = assembly.experience(rollouts, coefficients)
+        weights = assembly.weights(found.counted, found.group_ids) if weighted else None
+        return found, metrics, weights
 
     def actor_loss(outputs: ModelOutputs, batch: Any, coefficients: Mapping[str, Any]):
         experience, weights, ref_hidden = batch
@@ -78,7 +85,7 @@ def programs_of(algorithm: Algorithm, blocks: tuple[Callable[..., Any], ...]) ->
         return loss.total, _flatten(loss)
 
     return Programs(
-        jax.jit(assembly.experience),
+        jax.jit(experience, static_argnums=2),
         jax.jit(assembly.weights),
         actor_loss,
         critic_loss,

@@ -116,18 +116,18 @@ class Updater:
         rollouts, ref_hidden = self.gather(collected, sequences, spans)
         shared = self.gather.shared() if self._with_head else {}
         totals = MetricAccumulator()
-        run = self.cluster.run
-        experience, metrics = run(self._experience, rollouts, dict(coefficients))
+        given = rollouts, dict(coefficients), self.batch.mini_prompts == self.batch.full
+        experience, metrics, all_weights = self.cluster.run(self._experience, *given)
         for name, (total, weight) in to_host(metrics).items():
             totals.add_sum(name, total, weight)
-        experience = jax.tree.map(np.asarray, experience)
+        experience, all_weights = jax.tree.map(np.asarray, (experience, all_weights))
         if rollouts.old_logp is not None and rollouts.rollout_logp is not None:
             drift = mismatch_metrics(
                 rollouts.old_logp, rollouts.rollout_logp, experience.mask, experience.correction
             )
             for name, value in drift.items():
                 totals.gauge(name, value)
-        for mini, (part, weights) in self._mini_batches(experience, step):
+        for mini, (part, weights) in self._mini_batches(experience, all_weights, step):
             part_sequences = sequences.take(mini)
             hidden = ref_hidden[mini] if self._with_head and ref_hidden is not None else None
             learns = step >= self.critic_warmup
@@ -164,7 +164,9 @@ class Updater:
         coefficients = {name: jax.ShapeDtypeStruct((), np.float32) for name in self._steered}
         rollouts = self.gather.outline(self.batch.full, self.batch.group_size, functions)
         self.gather.rehearse(rollouts)
-        experience, _ = jax.eval_shape(self._experience, rollouts, coefficients)
+        experience, _, _ = jax.eval_shape(
+            lambda *given: self._experience(*given, False), rollouts, coefficients
+        )
         weights = jax.eval_shape(self._weights, experience.counted, experience.group_ids)
         tokens: Any = jax.ShapeDtypeStruct(rollouts.mask.shape, np.float32)
         outputs = ModelOutputs(logp=tokens, entropy=tokens)
@@ -230,12 +232,13 @@ class Updater:
         totals.gauge(f"{prefix}lr", result.lr)
 
     def _mini_batches(
-        self, experience: Experience, step: int
+        self, experience: Experience, weights: np.ndarray | None, step: int
     ) -> Iterator[tuple[np.ndarray, tuple[Experience, np.ndarray]]]:
         """The rows of each mini-batch that hold an action, with their experience and weights.
 
         Whole groups stay together; the weights are computed on the whole mini-batch before
-        anything is cut, so that no later split can change them.
+        anything is cut, so that no later split can change them. They are given where all is one
+        mini-batch.
         """
         group = self.batch.group_size
         size = self.batch.mini_prompts
@@ -247,12 +250,14 @@ class Updater:
             for start in range(0, self.batch.full, size):
                 chosen = prompts[start : start + size]
                 rows = (chosen[:, None] * group + np.arange(group)).reshape(-1)
-                part = jax.tree.map(lambda x, rows=rows: x[rows], experience)
-                asked = self.cluster.run(self._weights, part.counted, part.group_ids)
-                weights = np.asarray(asked)
+                part, own = experience, weights
+                if own is None:
+                    part = jax.tree.map(lambda x, rows=rows: x[rows], experience)
+                    asked = self.cluster.run(self._weights, part.counted, part.group_ids)
+                    own = np.asarray(asked)
                 used = np.flatnonzero(part.mask.any(axis=1))
                 if len(used):
-                    kept = jax.tree.map(lambda x, used=used: x[used], (part, weights))
+                    kept = jax.tree.map(lambda x, used=used: x[used], (part, own))
                     yield rows[used], kept
 
     @property

@@ -139,7 +139,8 @@ def _equal(x: jax.Array, y: jax.Array) -> jax.Array:
 
 def _invert(weight: jax.Array, uniform: jax.Array) -> jax.Array:
     cumulative = jnp.cumsum(weight, axis=-1)
-    target = uniform[:, None] * cumulative[:, -1:]
+    # Not the last sum: of a vocabulary over devices that slice would spread the block again.
+    target = uniform[:, None] * jnp.max(cumulative, axis=-1, keepdims=True)
     # Sums are rounded: an earlier one may be larger than the last, or seem to rise by a weight of
     # zero. So a hit weighs something, and where there is none the last that does is taken. One
     # minimum finds both: a hit stands for itself, another n - i places behind all hits.

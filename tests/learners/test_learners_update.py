@@ -315,8 +315,8 @@ def test_blocks_that_ask_for_more_of_the_policy_get_it(learner_of):
     learner = learner_of("dr_grpo", changes={"whitening": "asking"})
     experience = learner.updater._experience
     seen = []
-    learner.updater._experience = lambda rollouts, c: (
-        seen.append(rollouts) or experience(rollouts, c)
+    learner.updater._experience = lambda rollouts, *given: (
+        seen.append(rollouts) or experience(rollouts, *given)
     )
     learner.step()
     mask = seen[0].mask > 0
