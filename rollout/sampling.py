@@ -100,9 +100,7 @@ def sample(
     return tokens, (picked - top) / temperature - jnp.log(mass.sum(axis=0))
 
 
-def draw(
-    mass: jax.Array, inside: Callable[[jax.Array], jax.Array], noise: jax.Array
-) -> jax.Array:
+def draw(mass: jax.Array, inside: Callable[[jax.Array], jax.Array], noise: jax.Array) -> jax.Array:
     """Index drawn in proportion to its weight, by the inverse of the cumulative sum.
 
     First a block of the vocabulary, then a token in it, each with its own uniform: one pass over
