@@ -110,7 +110,7 @@ def test_measures_take_turns(monkeypatch):
             asked.append((self.name, request["seed"]))
             if self.name == "c" and request["seed"] == 1:
                 raise PeerError("out of memory")
-            return {"seconds": float(len(asked))}
+            return {"seconds": 10.0 + len(asked)}
 
     a, b, c = (Contestant(name, Fake(name), {"do": "x"}) for name in "abc")
     b.rounds = 1
@@ -123,9 +123,24 @@ def test_measures_take_turns(monkeypatch):
         ("a", 1), ("c", 1), "beside",
         ("a", 2), "beside",
     ]  # fmt: skip
-    assert [one["seconds"] for one in a.answers] == [4.0, 8.0, 11.0]
+    assert [one["seconds"] for one in a.answers] == [14.0, 18.0, 21.0]
     assert len(b.answers) == 1
     assert c.failed == "out of memory"
+
+
+@pytest.mark.parametrize(("seconds", "calls"), [(1.99, 2), (2.0, 1)])
+def test_what_is_short_is_asked_for_twice_and_the_second_kept(seconds, calls):
+    asked = []
+
+    class Fake:
+        def ask(self, **request):
+            asked.append(request)
+            return {"seconds": seconds, "call": len(asked)}
+
+    one = Contestant("a", Fake(), {"do": "x"})
+    one.go(seed=3)
+    assert asked == [{"do": "x", "seed": 3}] * calls
+    assert one.answers == [{"seconds": seconds, "call": calls}]
 
 
 def test_a_loop_goes_a_step_at_a_time():
