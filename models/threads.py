@@ -74,9 +74,10 @@ class _KeptThread(Thread):
         self.name = lent.name
         try:
             lent.do()
-        finally:
+            # Not after an error, which ends this thread.
             self.name = _NAME
             _IDLE.append(self)
+        finally:
             lent.tell()
 
 

@@ -132,11 +132,8 @@ class Screen:
         self._last = now
 
     def _line(self, text: str) -> None:
-        if self._live is None:
-            print(text, file=self._console.file, flush=True)  # A fifth of the console's own time.
-        else:
-            # Its `print` would take a word between two colons for the name of an emoji.
-            self._console.out(text, highlight=False)
+        # `print` would take a word between two colons for the name of an emoji.
+        self._console.out(text, highlight=False)
 
     def _render(self) -> RenderableType:
         width = max(20, self._console.width - _MARGIN)

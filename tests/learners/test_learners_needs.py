@@ -16,9 +16,9 @@ def seen_rollouts(learner):
     """The rollouts that the assembled function is given, as they come."""
     seen, experience = [], learner.updater._experience
 
-    def spy(rollouts, coefficients):
+    def spy(rollouts, *given):
         seen.append(rollouts)
-        return experience(rollouts, coefficients)
+        return experience(rollouts, *given)
 
     learner.updater._experience = spy
     return seen

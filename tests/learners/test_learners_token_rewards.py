@@ -43,8 +43,8 @@ def made(digits, returned, per, name="dr_grpo", turns=TURNS, **changes):
     )  # fmt: skip
     seen, experience = [], learner.updater._experience
 
-    def spy(rollouts, coefficients):
-        found = experience(rollouts, coefficients)
+    def spy(rollouts, *given):
+        found = experience(rollouts, *given)
         seen.append((rollouts, found[0]))
         return found
 

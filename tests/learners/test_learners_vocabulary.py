@@ -358,7 +358,9 @@ def temporary(learner, slots, width=16):
     updater, model = learner.updater, learner.cluster._models[Role.ACTOR]
     updater.gather = dataclasses.replace(updater.gather, width=width)
     rollouts = updater.gather.outline(slots // 2, 2, 1)
-    experience, _ = jax.eval_shape(updater._experience, rollouts, {"kl": 0.1})
+    experience, _, _ = jax.eval_shape(
+        lambda *given: updater._experience(*given, True), rollouts, {"kl": 0.1}
+    )
     tokens = rollouts.mask
     whole = jax.ShapeDtypeStruct((slots, 20), np.int32)
     actions = jax.ShapeDtypeStruct((slots, width), np.int32)

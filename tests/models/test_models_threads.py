@@ -76,6 +76,14 @@ def test_a_thread_is_lent_again_and_keeps_nothing():
     assert alive() is None
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_thread_that_an_error_ends_is_not_lent_again():
+    for work in (lambda: sys.exit(1), lambda: 1 / 0, lambda: None):
+        lent = LentThread(work, "lent")
+        lent.start()
+        lent.join()
+
+
 def test_work_at_the_same_time_has_a_thread_each():
     both = Barrier(3, timeout=60)
     lent = [LentThread(both.wait, f"lent-{n}") for n in range(2)]
