@@ -230,8 +230,8 @@ class Contestant:
     def go(self, **more: Any) -> None:
         """One round; a failure is kept and ends its part.
 
-        What is short is asked for twice, and the second answer kept: a process that has rested finds
-        its threads on one core and its freed memory with the machine's host.
+        What is short is asked for twice, and the second answer kept: a process that has rested
+        finds its threads on one core and its freed memory with the machine's host.
         """
         if self.failed or self.child is None:
             return
