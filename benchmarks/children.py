@@ -16,7 +16,6 @@ from typing import Any
 
 BENCHMARKS = Path(__file__).parent
 ROOT = BENCHMARKS.parent
-SHORT = 2.0  # seconds, below which a rest before a measurement is felt
 SETTLE = 0.2  # seconds between two measurements, so that spinning threads have come to rest
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 PEERS = {"tunix": ".venv-bench-tunix", "torch": ".venv-bench-torch", "vllm": ".venv-bench-vllm"}
@@ -230,17 +229,15 @@ class Contestant:
     def go(self, **more: Any) -> None:
         """One round; a failure is kept and ends its part.
 
-        What is short is asked for twice, and the second answer kept: a process that has rested
-        finds its threads on one core and its freed memory with the machine's host.
+        It is asked for twice, and the second answer kept: a process that has rested finds its
+        threads on one core and its freed memory with the machine's host.
         """
         if self.failed or self.child is None:
             return
         request = {**self.request, **more}
         try:
-            answer = self.child.ask(**request)
-            if answer.get("seconds", SHORT) < SHORT:
-                answer = self.child.ask(**request)
-            self.answers.append(answer)
+            self.child.ask(**request)
+            self.answers.append(self.child.ask(**request))
         except PeerError as error:
             self.failed = str(error)
 

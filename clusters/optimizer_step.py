@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,9 +13,6 @@ import optax
 from ..models import QuickJit, quick
 from .optimizer import Check
 from .programs import Total, widened
-
-Spent = Literal["gradients", "params", "neither"]
-"""Whose memory the new parameters of a step take."""
 
 
 class Finite(NamedTuple):
@@ -97,22 +94,12 @@ def find_finite(
 
 
 def _step(
-    optimizer: optax.GradientTransformation,
-    optimizer_state: Any,
-    params: Any,
-    gradients: Any,
-    applied: jax.Array,
-    spent: Spent,
+    optimizer: optax.GradientTransformation, optimizer_state: Any, params: Any, gradients: Any
 ) -> tuple[Any, Any]:
     # What is given away goes to what is returned in order, so that the state comes first in both:
     # moments that took each other's memory would be copied first.
-    def take() -> tuple[Any, Any]:
-        updates, state = optimizer.update(gradients, optimizer_state, widened(params))
-        return state, optax.apply_updates(params, updates)
-
-    return jax.lax.cond(
-        applied, take, lambda: (optimizer_state, gradients if spent == "gradients" else params)
-    )
+    updates, state = optimizer.update(gradients, optimizer_state, widened(params))
+    return state, optax.apply_updates(params, updates)
 
 
 def _finite(x: jax.Array) -> jax.Array:
@@ -120,39 +107,26 @@ def _finite(x: jax.Array) -> jax.Array:
 
 
 @functools.cache
-def step_program(spent: Spent, *, keep_optimizer: bool) -> Callable[..., Any]:
+def step_program(*, keep_params: bool, keep_optimizer: bool) -> Callable[..., Any]:
     """An optimizer step, compiled.
 
     Args:
-        spent: whose memory the new parameters take.
-        keep_optimizer: leave the old state to others that hold it (a checkpoint that is being
-            written); else its memory is used for the new one.
+        keep_params: leave the old parameters to others that hold them (engine, reference); else
+            their memory is used for the new ones.
+        keep_optimizer: likewise for the optimizer's state (a checkpoint that is being written).
 
     Returns:
-        `(optimizer, optimizer_state, params, gradients, applied, spent)` to `(optimizer_state,
-        params)`, after the step; where it is not to be applied, to the old state and to what was
-        in the memory that was spent.
+        `(optimizer, optimizer_state, params, gradients) -> (optimizer_state, params)`.
     """
-    donated = [] if spent == "neither" else [spent]
+    donated = ["gradients"] if keep_params else ["params"]
     if not keep_optimizer:
         donated.append("optimizer_state")
     return jax.jit(
         _step,
-        static_argnames=("optimizer", "spent"),
+        static_argnames=("optimizer",),
         donate_argnames=donated,
         compiler_options=quick(),
     )
-
-
-def spent_by(params: Any, *, keep_params: bool) -> Spent:
-    """Whose memory new parameters take.
-
-    Of the gradients' dtype they take the gradients', so that one program serves whether the old
-    ones are held by others (engine, reference) or not.
-    """
-    if all(p.dtype == jnp.float32 for p in jax.tree.leaves(params)):
-        return "gradients"
-    return "neither" if keep_params else "params"
 
 
 @functools.cache
@@ -160,7 +134,7 @@ def apply_program(*, keep_params: bool) -> Callable[..., Any]:
     """Updates that are there already, added: `(params, updates) -> params`, compiled.
 
     Args:
-        keep_params: leave the old parameters to others that hold them (engine, reference).
+        keep_params: as of `step_program`.
     """
     donated = () if keep_params else ("params",)
     return jax.jit(_apply, donate_argnames=donated, compiler_options=quick())
@@ -186,37 +160,24 @@ def take_step(
         optimizer: what turns gradients into updates.
         params: old parameters.
         optimizer_state: old state.
-        total: gradients and loss; it is used up.
+        total: gradients and loss; it is used up if the step is taken.
         check: as of `OptimizerConfig.check`.
-        keep_params: leave the old parameters to others that hold them (engine, reference).
+        keep_params: as of `step_program`.
         keep_optimizer: as of `step_program`.
 
     Returns:
-        Parameters and state after the step, or as they were, and what was found.
+        Parameters and state after the step, or the very ones given, and what was found.
     """
     report, made = look(optimizer, params, optimizer_state, total, check=check)
-    gradients = total.gradients
-    if made is not None:
-        if bool(report.applied):
-            updates, optimizer_state = made
-            params = apply_program(keep_params=keep_params)(params, updates)
-    else:
-        # Launched before it is known whether it is applied: devices do not wait for the host.
-        spent = spent_by(params, keep_params=keep_params)
-        program = step_program(spent, keep_optimizer=keep_optimizer)
-        arguments = optimizer, optimizer_state, params, gradients, report.applied
-        state, new = program(*arguments, spent=spent)
-        applied = bool(report.applied)
-        if not applied and spent == "gradients":
-            gradients = new
-        if applied or spent == "params":
-            params = new
-        if applied or not keep_optimizer:
-            optimizer_state = state
     if not bool(report.applied):
-        finite = find_finite(optimizer, params, optimizer_state, gradients)
-        report = report._replace(finite=finite)
-    return params, optimizer_state, report
+        finite = find_finite(optimizer, params, optimizer_state, total.gradients)
+        return params, optimizer_state, report._replace(finite=finite)
+    if made is not None:
+        updates, optimizer_state = made
+        return apply_program(keep_params=keep_params)(params, updates), optimizer_state, report
+    program = step_program(keep_params=keep_params, keep_optimizer=keep_optimizer)
+    state, params = program(optimizer, optimizer_state, params, total.gradients)
+    return params, state, report
 
 
 def compile_step(
@@ -232,8 +193,5 @@ def compile_step(
     """Compile what `take_step` calls, but for a mere sum; the arguments may be shapes."""
     look.lower(optimizer, params, optimizer_state, total, check=check).compile()
     if check != "kept updates":
-        spent = spent_by(params, keep_params=keep_params)
-        program = step_program(spent, keep_optimizer=keep_optimizer)
-        applied = jax.ShapeDtypeStruct((), bool, sharding=total.loss.sharding)
-        arguments = optimizer, optimizer_state, params, total.gradients, applied
-        program.lower(*arguments, spent=spent).compile()
+        program = step_program(keep_params=keep_params, keep_optimizer=keep_optimizer)
+        program.lower(optimizer, optimizer_state, params, total.gradients).compile()

@@ -29,8 +29,8 @@ class Sequences:
         completions: Iterable[Sequence[int] | np.ndarray],
         width: int,
     ):
-        self.prompts = _all_ids("prompt", prompts)
-        self.completions = _all_ids("completion", completions)
+        self.prompts = tuple(_ids("prompt", n, ids) for n, ids in enumerate(prompts))
+        self.completions = tuple(_ids("completion", n, ids) for n, ids in enumerate(completions))
         self.width = width
         if len(self.prompts) != len(self.completions):
             raise ZootomyError(
@@ -103,16 +103,6 @@ def _lengths(arrays: Sequence[np.ndarray]) -> np.ndarray:
     lengths = np.array([len(ids) for ids in arrays], np.int32)
     lengths.flags.writeable = False
     return lengths
-
-
-def _all_ids(kind: str, arrays: Iterable[Sequence[int] | np.ndarray]) -> tuple[np.ndarray, ...]:
-    found: list[np.ndarray] = []
-    last: object = found  # no one's
-    for n, ids in enumerate(arrays):
-        # The prompt of a group is one object, and stays one.
-        found.append(found[-1] if ids is last else _ids(kind, n, ids))
-        last = ids
-    return tuple(found)
 
 
 def _ids(kind: str, n: int, ids: Sequence[int] | np.ndarray) -> np.ndarray:

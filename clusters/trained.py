@@ -7,6 +7,7 @@ from threading import Lock
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 
@@ -162,6 +163,9 @@ class TrainedModel(RoleModel):
         # checkpoint that is being written), a step must not overwrite them.
         self._params_lent = True
         self._optimizer_lent = False
+        # New parameters of the gradients' dtype take the gradients' memory, so that one program
+        # serves whether the old ones are lent or not.
+        self._replaced = all(p.dtype == jnp.float32 for p in jax.tree.leaves(self.params))
         self._compiling = Lock()
         self._compiled = False
         self.offload_optimizer = offload_optimizer
@@ -243,7 +247,7 @@ class TrainedModel(RoleModel):
         """How a step is taken, and what it leaves as it is; see `take_step`."""
         return {
             "check": self._check,
-            "keep_params": self._params_lent,
+            "keep_params": self._params_lent or self._replaced,
             "keep_optimizer": self._optimizer_lent,
         }
 

@@ -96,6 +96,7 @@ class Loop:
             self.samples.write(report.step, self._held_out(evaluation), "eval")
         metrics |= self.telemetry.end(report.step, self.learner.cluster)
         self._check_score({*metrics, *last})
+        self.samples.write(report.step, self._shown)
         self.log.write(report.step, metrics)
         self.screen.update(report.step, metrics, self._shown)
         asked = None
@@ -124,7 +125,7 @@ class Loop:
         return step == self.config.steps or (every > 0 and step % every == 0)
 
     def _take_samples(self, collected: Collected) -> None:
-        """Keep a few completions of the step under way, as text, while the devices learn."""
+        """Keep a few completions of the step under way, as text."""
         groups = collected.sampled
         size = self.learner.batch.group_size
         step = self.learner.steps_done + 1
@@ -142,7 +143,6 @@ class Loop:
                 )
             )
         self._shown = found
-        self.samples.write(step, found)
 
     def _held_out(self, evaluation: Evaluation) -> list[Sample]:
         """The first few held-out completions: always the same prompts, to see them change."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from queue import SimpleQueue
+from threading import Thread
 
-from ..models.threads import LentThread, OpenThreads
+from ..models.threads import OpenThreads
 from .types import Completion, Finished, Request, RolloutEngine, SamplingParams, StreamingEngine
 
 
@@ -73,7 +73,7 @@ def in_background(
         else:
             found.put(None)
 
-    threads = [LentThread(functools.partial(work, items), name) for items in sources]
+    threads = [Thread(target=work, args=[items], daemon=True, name=name) for items in sources]
     end = OpenThreads(stop, threads).end
     try:
         for thread in threads:

@@ -253,7 +253,7 @@ class Programs:
         self.compiled["decode"] += 1
         states = jax.tree.unflatten(self._decode_structure, weights.arrays)
         model = nnx.merge(self._decode_graph, *states)
-        # For every place at once: a hash is a loop of small programs, which would cost every step.
+        # For every place at once: a hash in every step would be one more loop in each.
         starts = state.starts()
         noise = spread(noise_ahead(state.keys, starts, state.cache.capacity))
 

@@ -130,18 +130,10 @@ def test_a_step_is_that_of_optax_or_none(check):
     params, state = jax.tree.map(jnp.copy, (PARAMS, optimizer.init(PARAMS)))
     kept = {"check": check, "keep_params": True, "keep_optimizer": True}
     broken = {**GRADS, "bias": jnp.asarray([1.0, jnp.nan])}
-    given = Total(jax.tree.map(jnp.copy, broken), 1.0)
-    same, same_state, report = take_step(optimizer, params, state, given, **kept)
+    same, same_state, report = take_step(optimizer, params, state, Total(broken, 1.0), **kept)
     assert not report.applied
     assert same is params
     assert same_state is state
-    # Nor does one whose memory is spent, which then lies where it lay.
-    params, state, given = jax.tree.map(jnp.copy, (PARAMS, same_state, Total(broken, 1.0)))
-    spent = {"check": check, "keep_params": False, "keep_optimizer": False}
-    old, old_state, report = take_step(optimizer, params, state, given, **spent)
-    assert not report.applied
-    jax.tree.map(np.testing.assert_array_equal, (old, old_state), (PARAMS, same_state))
-    params, state = old, old_state
     finite = {name: bool(flag) for name, flag in report.finite.gradients.items()}
     assert finite == {"embed": True, "kernel": True, "bias": False}
     gradients = jax.tree.map(jnp.copy, GRADS)
@@ -154,23 +146,15 @@ def test_a_step_is_that_of_optax_or_none(check):
 
 
 @pytest.mark.parametrize("keep_params", [False, True])
-@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
-def test_all_that_a_step_makes_lies_where_the_same_lay_before(dtype, keep_params):
+def test_all_that_a_step_makes_lies_where_the_same_lay_before(keep_params):
     """Moments of one shape that took each other's memory would be copied first."""
     optimizer = make_optimizer(OptimizerConfig(learning_rate=0.1), 10)
-    gradients = jax.tree.map(jnp.copy, GRADS)
-    params = jax.tree.map(lambda x: jnp.array(x, dtype, copy=True), PARAMS)
-    state = jax.tree.map(jnp.copy, optimizer.init(GRADS))
-    narrow = dtype != jnp.float32
-    before = _places((state, params if narrow else gradients))
+    params, gradients = jax.tree.map(jnp.copy, (PARAMS, GRADS))
+    state = jax.tree.map(jnp.copy, optimizer.init(params))
+    before = _places((state, gradients if keep_params else params))
     kept = {"check": "updates", "keep_params": keep_params, "keep_optimizer": False}
-    new, state, _ = take_step(optimizer, params, state, Total(gradients, 1.0), **kept)
-    if narrow and keep_params:
-        assert _places(state) == before[: len(_places(state))]
-        assert not set(_places(new)) & set(before)
-    else:
-        assert _places((state, new)) == before
-    assert all(x.is_deleted() != (keep_params or not narrow) for x in jax.tree.leaves(params))
+    params, state, _ = take_step(optimizer, params, state, Total(gradients, 1.0), **kept)
+    assert _places((state, params)) == before
 
 
 def _places(tree):

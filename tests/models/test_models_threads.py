@@ -1,14 +1,12 @@
 """Threads that a process waits for before it ends, but for a second Ctrl-C."""
 
-import os
 import signal
 import subprocess
 import sys
-import weakref
-from threading import Barrier, Event, Thread, current_thread, get_ident
+from threading import Event, Thread
 
 import pytest
-from zootomy.models.threads import LentThread, OpenThreads
+from zootomy.models.threads import OpenThreads
 
 # A thread that ends when it is told, or, as one in a compiler, does not hear of it.
 PROGRAM = """
@@ -53,67 +51,3 @@ def test_what_was_not_started_is_not_waited_for():
     held.end()
     assert told == [1]
     assert not started.is_alive()
-
-
-def test_a_thread_is_lent_again_and_keeps_nothing():
-    names, held = [], [Event(), Event()]
-    alive = weakref.ref(held[0])
-    for wait in held:
-        lent = LentThread(
-            lambda wait=wait: names.append((current_thread(), current_thread().name, wait.wait())),
-            "lent",
-        )
-        assert lent.ident is None
-        lent.start()
-        assert lent.ident not in (None, get_ident())
-        wait.set()
-        lent.join()
-    assert [name for _, name, _ in names] == ["lent", "lent"]
-    assert names[0][0] is names[1][0]
-    assert names[0][0].name == "zootomy-idle"
-    held.clear()
-    del wait
-    assert alive() is None
-
-
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_a_thread_that_an_error_ends_is_not_lent_again():
-    for work in (lambda: sys.exit(1), lambda: 1 / 0, lambda: None):
-        lent = LentThread(work, "lent")
-        lent.start()
-        lent.join()
-
-
-def test_work_at_the_same_time_has_a_thread_each():
-    both = Barrier(3, timeout=60)
-    lent = [LentThread(both.wait, f"lent-{n}") for n in range(2)]
-    for one in lent:
-        one.start()
-    both.wait()
-    for one in lent:
-        one.join()
-
-
-def test_who_does_the_work_does_not_wait_for_it():
-    ended = []
-
-    def work():
-        held.end()
-        ended.append(True)
-
-    lent = LentThread(work, "lent")
-    held = OpenThreads(lambda: None, [lent])
-    lent.start()
-    lent.join()
-    assert ended
-
-
-@pytest.mark.filterwarnings("ignore:.*fork")
-def test_a_forked_child_has_threads_of_its_own():
-    LentThread(lambda: None, "lent").start()
-    child = os.fork()
-    if not child:
-        done = LentThread(lambda: None, "lent")
-        done.start()
-        os._exit(0 if done._done.wait(30) else 1)
-    assert os.waitpid(child, 0)[1] == 0
