@@ -52,6 +52,7 @@ def cut_down(config, folder):
         optimizer=replace(config.optimizer, warmup_steps=0),
         critic_optimizer=replace(config.critic_optimizer, warmup_steps=0),
         checkpoint=replace(config.checkpoint, every=0),
+        telemetry=replace(config.telemetry, profile_from=min(config.telemetry.profile_from, 1)),
     )
 
 
