@@ -2,7 +2,7 @@
 
 from .axes import constrain, parameter_axes, parts_on
 from .cache import KVCache, PromptCache, grow_cache, init_cache, take_rows
-from .compilers import QuickJit, fast_products, quick
+from .compilers import QuickJit, quick
 from .config import ModelConfig, RopeConfig
 from .decoder import Decoder
 from .distributions import Distributions, Head, map_distributions
@@ -64,7 +64,6 @@ __all__ = [
     "config_fields",
     "constrain",
     "everywhere",
-    "fast_products",
     "from_first",
     "from_host",
     "fuse",

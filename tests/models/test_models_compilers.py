@@ -5,7 +5,8 @@ import ctypes
 import jax
 import jax.numpy as jnp
 import pytest
-from zootomy.models import compilers, fast_products
+from zootomy.models import compilers
+from zootomy.models.compilers import fast_products
 
 
 def test_only_a_cpu_is_told_anything(monkeypatch):

@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
-from zootomy.models import fast_products, kernels
+from zootomy.models import kernels
+from zootomy.models.compilers import fast_products
 from zootomy.models.attention import packed_mask
 from zootomy.models.kernels import choose_kernel, packed_attention
 from zootomy.models.slot_attention import PromptSlots, attend_slots
