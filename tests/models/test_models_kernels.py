@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from zootomy.models import kernels
-from zootomy.models.compilers import fast_products
 from zootomy.models.attention import packed_mask
+from zootomy.models.compilers import fast_products
 from zootomy.models.kernels import choose_kernel, packed_attention
 from zootomy.models.slot_attention import PromptSlots, attend_slots
 from zootomy.registry import UnknownNameError, ZootomyError
