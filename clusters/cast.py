@@ -25,9 +25,10 @@ from .naming import named_leaves
 from .optimizer import OptimizerConfig
 from .outputs import Wanted
 from .passes import AnyModel, Learning
+from .role_model import RoleModel
 from .roles import POLICY_ROLES, TRAINED_ROLES, Role, find_seat, reward_seat, role_of
 from .shared import SharedActor, ValueHead
-from .trained import RoleModel, TrainedModel
+from .trained import TrainedModel
 
 SHARED = "shared"
 NO_VALUES = "The actor gives no values; make the cluster with critic='shared'."

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..registry import ZootomyError
 from .sequences import Sequences
-from .shapes import Shape, cheapest
+from .shapes import Shape, cheapest, is_worth_it, price
 
 
 @dataclass(frozen=True)
@@ -69,14 +69,28 @@ def fitting_layout(
     wanted = fitting or (plain or shapes)[:1]
     if len(plain) <= 1:
         wanted = wanted[:1]
-    # A layout does not depend on how many rows a micro-batch has.
-    layouts = {
-        shape[1:]: lay_out(sequences, shape, per_branch)
-        for shape in {shape[1:]: shape for shape in wanted}.values()
-    }
-    counts = {shape: len(layouts[shape[1:]]) for shape in wanted}
-    best = cheapest(counts, wanted[0], attention_length)
+    usual = wanted[0]
+    layouts = {usual[1:]: lay_out(sequences, usual, per_branch)}
+    counts = {usual: len(layouts[usual[1:]])}
+    usual_price = price(usual, counts[usual], attention_length)
+    for shape in wanted[1:]:
+        # It is soon seen that a shape cannot save enough, and takes long to lay sequences out.
+        least = price(shape, _fewest_rows(sequences, shape, per_branch), attention_length)
+        if is_worth_it(least, usual_price):
+            # A layout does not depend on how many rows a micro-batch has.
+            if shape[1:] not in layouts:
+                layouts[shape[1:]] = lay_out(sequences, shape, per_branch)
+            counts[shape] = len(layouts[shape[1:]])
+    best = cheapest(counts, usual, attention_length)
     return best, layouts[best[1:]]
+
+
+def _fewest_rows(sequences: Sequences, shape: Shape, per_branch: int) -> int:
+    """Rows that no layout of a shape can do without: its tokens, and its sequences, need room."""
+    acting = sequences.lengths > 0
+    tokens = (sequences.lengths if shape.prompt else sequences.totals)[acting].sum()
+    room = shape.branch * shape.branches
+    return max(-(-int(tokens) // room), -(-int(acting.sum()) // (per_branch * shape.branches)))
 
 
 def _fits(sequences: Sequences, shape: Shape) -> bool:
@@ -118,29 +132,32 @@ def _branches(sequences: Sequences, shape: Shape, per_branch: int) -> list[Row]:
     room: list[list[int]] = []  # of each branch; none once it holds as many as it may
     most = np.zeros(len(sequences), np.int64)  # of any branch of a row
     prompt_room = np.zeros(len(sequences), np.int64)
-    standing: dict[int, list[int]] = {}
     lengths, prompt_lengths = sequences.lengths.tolist(), sequences.prompt_lengths.tolist()
-    first = sequences.same_prompt
-    for n in _by_prompt(sequences):
-        prompt, length = prompt_lengths[n], lengths[n]
-        _check_fits(n, prompt, length, shape)
-        there = standing.setdefault(first[n], [])
-        row = next((row for row in there if most[row] >= length), None)
-        if row is None:
-            fits = (prompt_room >= prompt) & (most >= length)
-            row = int(np.argmax(fits)) if fits.any() else len(layout)
-            insort(there, row)
-            if row == len(layout):
-                layout.append(Row([], [[] for _ in range(shape.branches)]))
-                room.append([shape.branch] * shape.branches)
-                prompt_room[row] = shape.prompt
-            layout[row].prompts.append(n)
-            prompt_room[row] -= prompt
-        branch = next(k for k, free in enumerate(room[row]) if free >= length)
-        layout[row].branches[branch].append(n)
-        full = len(layout[row].branches[branch]) == per_branch
-        room[row][branch] = 0 if full else room[row][branch] - length
-        most[row] = max(room[row])
+    for group in _by_prompt(sequences):
+        standing: list[int] = []  # the rows in which its prompt stands
+        for n in group:
+            prompt, length = prompt_lengths[n], lengths[n]
+            for row in standing:
+                if max(room[row]) >= length:
+                    break
+            else:
+                _check_fits(n, prompt, length, shape)
+                most[standing] = [max(room[row]) for row in standing]
+                fits = (prompt_room >= prompt) & (most >= length)
+                row = int(np.argmax(fits)) if fits.any() else len(layout)
+                insort(standing, row)
+                if row == len(layout):
+                    layout.append(Row([], [[] for _ in range(shape.branches)]))
+                    room.append([shape.branch] * shape.branches)
+                    prompt_room[row] = shape.prompt
+                layout[row].prompts.append(n)
+                prompt_room[row] -= prompt
+            free = room[row]
+            branch = next(k for k, left in enumerate(free) if left >= length)
+            members = layout[row].branches[branch]
+            members.append(n)
+            free[branch] = 0 if len(members) == per_branch else free[branch] - length
+        most[standing] = [max(room[row]) for row in standing]
     return layout
 
 
@@ -154,14 +171,14 @@ def _check_fits(n: int, prompt: int, length: int, shape: Shape) -> None:
         )
 
 
-def _by_prompt(sequences: Sequences) -> list[int]:
-    """Those with an action, a prompt after the other, its longest completion first."""
+def _by_prompt(sequences: Sequences) -> list[list[int]]:
+    """Those with an action, those of a prompt together, its longest completion first."""
     groups: dict[int, list[int]] = {}
     lengths, first = sequences.lengths.tolist(), sequences.same_prompt
     for n in _longest_first(sequences.lengths):
         if lengths[n]:
             groups.setdefault(first[n], []).append(n)
-    return [n for group in groups.values() for n in group]
+    return list(groups.values())
 
 
 def _longest_first(lengths: np.ndarray) -> list[int]:

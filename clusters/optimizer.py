@@ -192,15 +192,24 @@ def _bounded(config: OptimizerConfig) -> bool:
 def _clip(max_norm: float) -> optax.GradientTransformation:
     """`optax.clip_by_global_norm` by one factor for all numbers.
 
-    A quotient for each, as there, the compiler writes to memory before the moments read it.
+    A quotient for each, as there, the compiler writes to memory before the moments read it. Whoever
+    knows the norm already gives it as `grad_norm`.
     """
 
-    def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
-        norm = optax.tree.norm(updates)
+    def update(
+        updates: Any,
+        state: Any,
+        params: Any = None,
+        *,
+        grad_norm: jax.Array | None = None,
+        **others: Any,
+    ) -> tuple[Any, Any]:
+        del params, others  # What else is in a chain may ask for more.
+        norm = optax.tree.norm(updates) if grad_norm is None else grad_norm
         factor = jnp.where(norm < max_norm, 1.0, max_norm / norm)
         return jax.tree.map(lambda g: g * factor.astype(g.dtype), updates), state
 
-    return optax.GradientTransformation(lambda params: optax.EmptyState(), update)
+    return optax.GradientTransformationExtraArgs(lambda params: optax.EmptyState(), update)
 
 
 def _muon_dimensions(params: Any) -> Any:

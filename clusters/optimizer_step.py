@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +13,9 @@ import optax
 from ..models import QuickJit, quick
 from .optimizer import Check
 from .programs import Total, widened
+
+Spent = Literal["gradients", "params", "neither"]
+"""Whose memory the new parameters of a step take."""
 
 
 class Finite(NamedTuple):
@@ -41,6 +44,23 @@ class StepReport(NamedTuple):
     grad_norm: jax.Array
     loss: jax.Array
     finite: Finite | None = None
+
+
+class Launched(NamedTuple):
+    """A step that is under way, and whether it is taken with it.
+
+    Attributes:
+        optimizer_state: after the step; as it was where it is not taken.
+        made: the new parameters; where the step is not taken, what was in the memory that they
+            would have, gradients or parameters.
+        report: what was found.
+        spent: whose memory `made` has.
+    """
+
+    optimizer_state: Any
+    made: Any
+    report: StepReport
+    spent: Spent
 
 
 def first_state(optimizer: optax.GradientTransformation, params: Any) -> Any:
@@ -73,15 +93,34 @@ def look(
     Returns:
         What was found; updates and new state, or None.
     """
+    report = _glance(total)
+    if check == "gradients":
+        return report, None
+    updates, new_state = _update(
+        optimizer, params, optimizer_state, total.gradients, report.grad_norm
+    )
+    flags = jax.tree.leaves(jax.tree.map(_finite, updates))
+    report = report._replace(applied=report.applied & jnp.stack(flags).all())
+    return report, (updates, new_state) if check == "kept updates" else None
+
+
+def _glance(total: Total) -> StepReport:
     # The norm of gradients that are not all finite is not finite: they need no look of their own.
     grad_norm = optax.tree.norm(total.gradients)
     applied = jnp.isfinite(total.loss) & jnp.isfinite(grad_norm)
-    if check == "gradients":
-        return StepReport(applied, grad_norm, total.loss), None
-    updates, new_state = optimizer.update(total.gradients, optimizer_state, widened(params))
-    flags = jax.tree.leaves(jax.tree.map(_finite, updates))
-    report = StepReport(applied & jnp.stack(flags).all(), grad_norm, total.loss)
-    return report, (updates, new_state) if check == "kept updates" else None
+    return StepReport(applied, grad_norm, total.loss)
+
+
+def _update(
+    optimizer: optax.GradientTransformation,
+    params: Any,
+    optimizer_state: Any,
+    gradients: Any,
+    grad_norm: jax.Array,
+) -> tuple[Any, Any]:
+    """What an optimizer makes of gradients; their norm is there for those that clip by it."""
+    optimizer = optax.with_extra_args_support(optimizer)
+    return optimizer.update(gradients, optimizer_state, widened(params), grad_norm=grad_norm)
 
 
 @functools.partial(QuickJit, static_argnames=("optimizer",))
@@ -89,40 +128,66 @@ def find_finite(
     optimizer: optax.GradientTransformation, params: Any, optimizer_state: Any, gradients: Any
 ) -> Finite:
     """Where a step is not finite: compiled when one is not, and not before."""
-    updates, _ = optimizer.update(gradients, optimizer_state, widened(params))
+    norm = optax.tree.norm(gradients)
+    updates, _ = _update(optimizer, params, optimizer_state, gradients, norm)
     return Finite(jax.tree.map(_finite, gradients), jax.tree.map(_finite, updates))
 
 
 def _step(
-    optimizer: optax.GradientTransformation, optimizer_state: Any, params: Any, gradients: Any
+    optimizer: optax.GradientTransformation,
+    optimizer_state: Any,
+    params: Any,
+    gradients: Any,
+    grad_norm: jax.Array,
 ) -> tuple[Any, Any]:
     # What is given away goes to what is returned in order, so that the state comes first in both:
     # moments that took each other's memory would be copied first.
-    updates, state = optimizer.update(gradients, optimizer_state, widened(params))
+    updates, state = _update(optimizer, params, optimizer_state, gradients, grad_norm)
     return state, optax.apply_updates(params, updates)
+
+
+def _step_if(
+    optimizer: optax.GradientTransformation,
+    optimizer_state: Any,
+    params: Any,
+    gradients: Any,
+    grad_norm: jax.Array,
+    applied: jax.Array,
+    spent: Spent,
+) -> tuple[Any, Any]:
+    # A choice number by number would need the old values beside the new; of two ways the one that
+    # changes nothing hands out what it was given, in its place.
+    return jax.lax.cond(
+        applied,
+        lambda: _step(optimizer, optimizer_state, params, gradients, grad_norm),
+        lambda: (optimizer_state, gradients if spent == "gradients" else params),
+    )
 
 
 def _finite(x: jax.Array) -> jax.Array:
     return jnp.isfinite(x).all()
 
 
-@functools.cache
-def step_program(*, keep_params: bool, keep_optimizer: bool) -> Callable[..., Any]:
-    """An optimizer step, compiled.
+def _spent(params: Any, *, keep_params: bool) -> Spent:
+    """Whose memory new parameters take.
 
-    Args:
-        keep_params: leave the old parameters to others that hold them (engine, reference); else
-            their memory is used for the new ones.
-        keep_optimizer: likewise for the optimizer's state (a checkpoint that is being written).
-
-    Returns:
-        `(optimizer, optimizer_state, params, gradients) -> (optimizer_state, params)`.
+    Of the gradients' dtype they take the gradients', so that one program serves whether the old
+    ones are held by others (engine, reference) or not.
     """
-    donated = ["gradients"] if keep_params else ["params"]
+    if all(p.dtype == jnp.float32 for p in jax.tree.leaves(params)):
+        return "gradients"
+    return "neither" if keep_params else "params"
+
+
+@functools.cache
+def _step_program(
+    spent: Spent, *, keep_optimizer: bool, launched: bool = False
+) -> Callable[..., Any]:
+    donated = [] if spent == "neither" else [spent]
     if not keep_optimizer:
         donated.append("optimizer_state")
     return jax.jit(
-        _step,
+        functools.partial(_step_if, spent=spent) if launched else _step,
         static_argnames=("optimizer",),
         donate_argnames=donated,
         compiler_options=quick(),
@@ -130,12 +195,7 @@ def step_program(*, keep_params: bool, keep_optimizer: bool) -> Callable[..., An
 
 
 @functools.cache
-def apply_program(*, keep_params: bool) -> Callable[..., Any]:
-    """Updates that are there already, added: `(params, updates) -> params`, compiled.
-
-    Args:
-        keep_params: as of `step_program`.
-    """
+def _apply_program(*, keep_params: bool) -> Callable[..., Any]:
     donated = () if keep_params else ("params",)
     return jax.jit(_apply, donate_argnames=donated, compiler_options=quick())
 
@@ -162,8 +222,9 @@ def take_step(
         optimizer_state: old state.
         total: gradients and loss; it is used up if the step is taken.
         check: as of `OptimizerConfig.check`.
-        keep_params: as of `step_program`.
-        keep_optimizer: as of `step_program`.
+        keep_params: leave the old parameters to others that hold them (engine, reference); else
+            their memory may be used for the new ones.
+        keep_optimizer: likewise for the optimizer's state (a checkpoint that is being written).
 
     Returns:
         Parameters and state after the step, or the very ones given, and what was found.
@@ -174,10 +235,52 @@ def take_step(
         return params, optimizer_state, report._replace(finite=finite)
     if made is not None:
         updates, optimizer_state = made
-        return apply_program(keep_params=keep_params)(params, updates), optimizer_state, report
-    program = step_program(keep_params=keep_params, keep_optimizer=keep_optimizer)
-    state, params = program(optimizer, optimizer_state, params, total.gradients)
+        return _apply_program(keep_params=keep_params)(params, updates), optimizer_state, report
+    spent = _spent(params, keep_params=keep_params)
+    program = _step_program(spent, keep_optimizer=keep_optimizer)
+    state, params = program(optimizer, optimizer_state, params, total.gradients, report.grad_norm)
     return params, state, report
+
+
+def is_launched(check: Check, *, keep_optimizer: bool) -> bool:
+    """Whether a step is begun before it is known whether it is taken.
+
+    A way that changes nothing costs nothing where all is overwritten in place, which is so of Adam
+    and its kin; another optimizer may need its old state beside the new, which is copied then.
+
+    Args:
+        check: as of `OptimizerConfig.check`.
+        keep_optimizer: as of `take_step`.
+    """
+    return check == "gradients" and not keep_optimizer
+
+
+def launch_step(
+    optimizer: optax.GradientTransformation,
+    params: Any,
+    optimizer_state: Any,
+    total: Total,
+    *,
+    keep_params: bool,
+) -> Launched:
+    """Begin an optimizer step, which changes nothing if loss or gradient is not finite.
+
+    Nothing is waited for: devices go from the gradient to the step, whatever the host does.
+
+    Args:
+        optimizer: what turns gradients into updates.
+        params: old parameters.
+        optimizer_state: old state; it is used up, whatever comes.
+        total: gradients and loss; the gradients may be used up.
+        keep_params: as of `take_step`.
+    """
+    report, _ = look(optimizer, params, optimizer_state, total, check="gradients")
+    spent = _spent(params, keep_params=keep_params)
+    program = _step_program(spent, keep_optimizer=False, launched=True)
+    state, made = program(
+        optimizer, optimizer_state, params, total.gradients, report.grad_norm, report.applied
+    )
+    return Launched(state, made, report, spent)
 
 
 def compile_step(
@@ -190,8 +293,14 @@ def compile_step(
     keep_params: bool,
     keep_optimizer: bool,
 ) -> None:
-    """Compile what `take_step` calls, but for a mere sum; the arguments may be shapes."""
+    """Compile what a step calls, but for a mere sum; the arguments may be shapes."""
     look.lower(optimizer, params, optimizer_state, total, check=check).compile()
-    if check != "kept updates":
-        program = step_program(keep_params=keep_params, keep_optimizer=keep_optimizer)
-        program.lower(optimizer, optimizer_state, params, total.gradients).compile()
+    if check == "kept updates":
+        return
+    found = [jax.ShapeDtypeStruct((), jnp.float32, sharding=total.loss.sharding)]
+    launched = is_launched(check, keep_optimizer=keep_optimizer)
+    if launched:
+        found.append(jax.ShapeDtypeStruct((), bool, sharding=total.loss.sharding))
+    spent = _spent(params, keep_params=keep_params)
+    program = _step_program(spent, keep_optimizer=keep_optimizer, launched=launched)
+    program.lower(optimizer, optimizer_state, params, total.gradients, *found).compile()

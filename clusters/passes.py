@@ -20,11 +20,12 @@ from .outputs import ModelOutputs, Split, Wanted
 from .packer import Packer
 from .packing import MicroBatch
 from .programs import LossFunction, Total, accumulate, forward, measure
+from .role_model import RoleModel
 from .runner import compiling, running
 from .sequences import Sequences
 from .shapes import Shape, branched, row_shapes
 from .shared import ValueHead
-from .trained import RoleModel, TrainedModel
+from .trained import TrainedModel
 
 Learning = TrainedModel | ValueHead
 AnyModel = RoleModel | ValueHead

@@ -97,6 +97,16 @@ def cost(shape: Shape, attention_length: float) -> float:
     return shape.rows * (shape.length + seen / attention_length)
 
 
+def price(shape: Shape, rows: int, attention_length: float) -> float:
+    """What a batch costs that fills so many rows of a shape, in whole micro-batches; see `cost`."""
+    return -(-max(1, rows) // shape.rows) * cost(shape, attention_length)
+
+
+def is_worth_it(price: float, usual: float) -> bool:
+    """Whether a shape saves enough, by the prices of a batch in it and in the usual one."""
+    return price <= (1 - _WORTH_A_PROGRAM) * usual
+
+
 def cheapest(counts: dict[Shape, int], full: Shape, attention_length: float) -> Shape:
     """The shape for a batch; it depends on the lengths and on which prompts are equal.
 
@@ -108,13 +118,9 @@ def cheapest(counts: dict[Shape, int], full: Shape, attention_length: float) -> 
     Returns:
         The usual shape, unless another saves a quarter of its cost.
     """
-
-    def price(shape: Shape) -> float:
-        micro_batches = -(-max(1, counts[shape]) // shape.rows)
-        return micro_batches * cost(shape, attention_length)
-
-    best = min(counts, key=price)
-    return best if price(best) <= (1 - _WORTH_A_PROGRAM) * price(full) else full
+    prices = {shape: price(shape, rows, attention_length) for shape, rows in counts.items()}
+    best = min(prices, key=prices.__getitem__)
+    return best if is_worth_it(prices[best], prices[full]) else full
 
 
 def balance(costs: Sequence[float], micro_batches: int, rows: int) -> list[list[int]]:

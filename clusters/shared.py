@@ -96,7 +96,8 @@ class SharedActor(TrainedModel):
             offload_optimizer=offload_optimizer,
         )
         # A step of both is looked at as the one needs that needs more.
-        self._check = max(config.check, head.check, key=get_args(Check).index)
+        checks: tuple[Check, Check] = config.check, head.check
+        self._check = max(checks, key=get_args(Check).index)
 
     @property
     def policy_params(self) -> Any:
@@ -132,10 +133,11 @@ class SharedActor(TrainedModel):
 
     def step(self, total: Total) -> StepReport:
         """One optimizer step of both parts, unless something is not finite."""
-        report = super().step(total)
-        if bool(report.applied):
-            self.head_steps += 1
-        return report
+        before = self.steps
+        try:
+            return super().step(total)
+        finally:  # A step that is taken counts for both, also where an interrupt follows.
+            self.head_steps += self.steps - before
 
     def step_head(self, total: Total) -> StepReport:
         """One optimizer step of the value head alone; the backbone's arrays stay the same ones."""

@@ -8,8 +8,8 @@ from typing import Any
 
 from ..registry import ZootomyError
 from .passes import AnyModel, Learning
+from .role_model import RoleModel
 from .roles import Role, role_of
-from .trained import RoleModel
 
 
 @dataclass(frozen=True)

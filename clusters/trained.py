@@ -1,4 +1,4 @@
-"""A model that plays a role: its structure split from its weights, and its optimizer."""
+"""A model with its optimizer, which takes a step or none."""
 
 from __future__ import annotations
 
@@ -7,28 +7,31 @@ from threading import Lock
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
 
-from ..models import from_host, has_adapters, in_place, quick, trained_part
+from ..models import from_host, in_place, quick
 from ..registry import ZootomyError
-from .naming import named_leaves, same_structure
-from .optimizer import OptimizerConfig, make_optimizer, make_schedule
-from .optimizer_step import StepReport, compile_step, first_state, take_step
+from .naming import named_leaves
+from .optimizer import Check, OptimizerConfig, make_optimizer, make_schedule
+from .optimizer_step import (
+    Launched,
+    StepReport,
+    compile_step,
+    find_finite,
+    first_state,
+    is_launched,
+    launch_step,
+    take_step,
+)
 from .programs import Total, no_gradient
+from .role_model import RoleModel
 from .roles import Role
-from .sharding import HOST, Placement, like_params, on_host
-from .structure import Structure, take_apart
+from .sharding import Placement, like_params, on_host
 
 
 class NonFiniteError(ZootomyError):
     """A loss or gradient that is NaN or infinite; the weights are as they were before it."""
-
-
-@functools.partial(jax.jit, static_argnames=("graph",))
-def _head_kernel(graph: Structure, params: Any, rest: Any) -> jax.Array:
-    return graph.merge(params, rest).head_kernel()
 
 
 def check_horizon(role: str, steps: int, total_steps: int) -> None:
@@ -43,81 +46,6 @@ def check_horizon(role: str, steps: int, total_steps: int) -> None:
             "and all were taken; a further one would change nothing. Give the number of "
             "steps that the run takes (batches x epochs x mini-batches) as total_steps."
         )
-
-
-class RoleModel:
-    """A model split once into structure and weights, the weights spread over the role's mesh.
-
-    Args:
-        role: for messages; `reward.NAME` for one of several reward models.
-        model: an NNX model; arrays that are in their place already are shared, not copied, and
-            never overwritten.
-        placement: where the role lives.
-        offload: whether the weights wait in the hosts' memory until `wake`.
-    """
-
-    def __init__(self, role: str, model: Any, placement: Placement, *, offload: bool = False):
-        self.role = role
-        self.placement = placement
-        self.vocab_size: int = model.config.vocab_size
-        self.adapted = has_adapters(model)
-        # Under adapters the backbone is among the rest: it is neither trained nor saved.
-        self.graph, params, rest = take_apart(model, trained_part(model))
-        self.params = placement.put(params)
-        self.rest = placement.put(rest)
-        self.shardings = placement.shardings(params)
-        self.offload = offload
-        self._waiting: Any = None
-        if offload:
-            self.park()
-
-    @property
-    def awake(self) -> bool:
-        """Whether the weights are on the devices."""
-        return not self.offload or jax.tree.leaves(self.params)[0].sharding.memory_kind != HOST
-
-    def wake(self) -> None:
-        """Bring the weights to the devices, where they wait on the host."""
-        if not self.awake:
-            self._waiting, self.params = self.params, jax.device_put(self.params, self.shardings)
-
-    def park(self) -> None:
-        """Send the weights to the host, where the role is to wait there."""
-        if self.offload and self.awake:
-            # What came from the host and was not changed needs no way back.
-            if self._waiting is None:
-                self._waiting = jax.device_put(self.params, on_host(self.shardings))
-            self.params = self._waiting
-        self._waiting = None
-
-    def model(self) -> Any:
-        """The model with the present weights."""
-        self.wake()
-        return self.graph.merge(self.params, self.rest)
-
-    def head_kernel(self) -> jax.Array:
-        """`[D, V]`: the present head of a language model."""
-        params = in_place(self.params, self.shardings)
-        return _head_kernel(self.graph, params, self.rest)
-
-    def held(self) -> Any:
-        """All arrays, only to look at."""
-        return self.params, self.rest
-
-    def state(self) -> dict[str, Any]:
-        """What a checkpoint must hold."""
-        return {"params": self.params}
-
-    def restore(self, state: dict[str, Any]) -> None:
-        """Take the weights of `state`."""
-        same_structure(self.state(), state, str(self.role))
-        self.take(state["params"])
-
-    def take(self, params: Any) -> None:
-        """Other weights of the same model, from wherever they are."""
-        self._waiting = None
-        self.params = self.placement.put(params)
-        self.park()
 
 
 class TrainedModel(RoleModel):
@@ -151,7 +79,7 @@ class TrainedModel(RoleModel):
         self.scheduled = config.schedule != "constant"
         self.optimizer = make_optimizer(config, total_steps) if optimizer is None else optimizer
         self.schedule = make_schedule(config, total_steps)
-        self._check = config.check
+        self._check: Check = config.check
         self.optimizer_state = self._first_state()
         self.steps = 0
         like = jax.tree.map(lambda p: jax.ShapeDtypeStruct(p.shape, p.dtype), self.params)
@@ -163,9 +91,6 @@ class TrainedModel(RoleModel):
         # checkpoint that is being written), a step must not overwrite them.
         self._params_lent = True
         self._optimizer_lent = False
-        # New parameters of the gradients' dtype take the gradients' memory, so that one program
-        # serves whether the old ones are lent or not.
-        self._replaced = all(p.dtype == jnp.float32 for p in jax.tree.leaves(self.params))
         self._compiling = Lock()
         self._compiled = False
         self.offload_optimizer = offload_optimizer
@@ -247,7 +172,7 @@ class TrainedModel(RoleModel):
         """How a step is taken, and what it leaves as it is; see `take_step`."""
         return {
             "check": self._check,
-            "keep_params": self._params_lent or self._replaced,
+            "keep_params": self._params_lent,
             "keep_optimizer": self._optimizer_lent,
         }
 
@@ -257,16 +182,57 @@ class TrainedModel(RoleModel):
         if self.offload_optimizer:
             # It comes now and not before, and leaves again at once.
             state = in_place(state, self.optimizer_shardings)
+        if is_launched(self._check, keep_optimizer=self._optimizer_lent):
+            keep = self._params_lent
+            return self._settled(
+                launch_step(self.optimizer, self.params, state, total, keep_params=keep), total
+            )
         params, state, report = take_step(self.optimizer, self.params, state, total, **self._ways())
-        # Wherever the compiler left them; nothing moves where that is the right place.
-        self.params = self.placement.settled(params, self.shardings)
-        self.optimizer_state = self.placement.settled(state, self.optimizer_shardings)
-        self._waiting = None
-        self._park_optimizer()
+        self._take_state(state)
         if bool(report.applied):
-            self._params_lent = self._optimizer_lent = False
-            self.steps += 1
+            self._take_params(params, self.steps + 1)
         return report
+
+    def _settled(self, launched: Launched, total: Total) -> StepReport:
+        """What a step found; an interrupt is raised when the model is that before or after it."""
+        settle = functools.partial(self._settle, launched, self.steps + 1)
+        try:
+            applied = settle()
+        except KeyboardInterrupt:
+            settle()  # By now it is known: an interrupt is heard when the wait is over.
+            raise
+        except jax.errors.JaxRuntimeError as error:
+            error.add_note(
+                f"The devices failed in optimizer step {self.steps} of the {self.role}, and what "
+                "it was to overwrite, the optimizer's state, is lost: go on from a checkpoint."
+            )
+            raise
+        if applied:
+            return launched.report
+        gradients = launched.made if launched.spent == "gradients" else total.gradients
+        finite = find_finite(self.optimizer, self.params, self.optimizer_state, gradients)
+        return launched.report._replace(finite=finite)
+
+    def _settle(self, launched: Launched, steps: int) -> bool:
+        """Take what a step gives and wait for whether it is taken; twice is once."""
+        self._take_state(launched.optimizer_state)
+        if launched.spent == "params":
+            self.params = self.placement.settled(launched.made, self.shardings)
+        applied = bool(launched.report.applied)
+        if applied:
+            self._take_params(launched.made, steps)
+        return applied
+
+    def _take_state(self, state: Any) -> None:
+        # Wherever the compiler left it; nothing moves where that is the right place.
+        self.optimizer_state = self.placement.settled(state, self.optimizer_shardings)
+        self._park_optimizer()
+
+    def _take_params(self, params: Any, steps: int) -> None:
+        self.params = self.placement.settled(params, self.shardings)
+        self._waiting = None
+        self._params_lent = self._optimizer_lent = False
+        self.steps = steps
 
     def complain(
         self, report: StepReport, where: str, role: str = "", steps: int | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -87,7 +88,7 @@ class Gatherer:
                 found[name] = np.array(values, np.float32)
         if self.reward_weights is not None:
             found["component_weights"] = np.array(self.reward_weights, np.float32)
-        if "turn_ids" in self.algorithm.extra_inputs:
+        if "turn_ids" in self._extra_inputs:
             found["turn_ids"] = self._padded([one.turn_ids for one in _all(collected)], np.int32)
         if self.with_token_rewards:
             rewards = [one for group in groups for one in group.token_rewards or ()]
@@ -102,7 +103,7 @@ class Gatherer:
 
     def outline(self, prompts: int, group: int, functions: int) -> Rollouts:
         """Shapes and types of what a call returns, for a batch of that size."""
-        rows, needs = prompts * group, self.algorithm.needs
+        rows, needs = prompts * group, self._needs
 
         def shaped(*shape: int, dtype: Any = jnp.float32) -> Any:
             return jax.ShapeDtypeStruct(shape, dtype)
@@ -110,7 +111,7 @@ class Gatherer:
         tokens = ["mask", "rollout_logp"]
         tokens += ["old_logp", *self._actor_extras()] if self.with_old_logp else []
         tokens += ["ref_logp"] if "reference" in needs else []
-        tokens += ["kl"] if before_the_update(self.algorithm) else []
+        tokens += ["kl"] if self._before_the_update else []
         critic = self.algorithm.value_loss is not None
         tokens += ["values"] if critic else []
         found: dict[str, Any] = {name: shaped(rows, self.width) for name in tokens}
@@ -123,9 +124,9 @@ class Gatherer:
             found["baseline"] = shaped(prompts)
         if "running_reward" in needs:
             found["scale"] = shaped(prompts)
-        if critic and NEXT in self.algorithm.extra_inputs:
+        if critic and NEXT in self._extra_inputs:
             found[NEXT] = shaped(rows)
-        if "turn_ids" in self.algorithm.extra_inputs:
+        if "turn_ids" in self._extra_inputs:
             found["turn_ids"] = shaped(rows, self.width, dtype=jnp.int32)
         if self.with_token_rewards:
             found["token_rewards"] = shaped(rows, self.width)
@@ -137,7 +138,7 @@ class Gatherer:
         Raises:
             ZootomyError: what the estimator would say in the first step.
         """
-        if not before_the_update(self.algorithm):
+        if not self._before_the_update:
             return
         tokens: Any = jax.ShapeDtypeStruct(rollouts.mask.shape, np.float32)
         head, hidden, shared = self.outline_heads(tokens.shape)
@@ -162,11 +163,24 @@ class Gatherer:
         states, kernel = hidden(Role.REFERENCE)
         return actor, states, {REF_HEAD: kernel}
 
-    @property
+    # What an algorithm asks for is worked out from its blocks, while devices wait: once.
+    @functools.cached_property
+    def _needs(self) -> frozenset[str]:
+        return self.algorithm.needs
+
+    @functools.cached_property
+    def _extra_inputs(self) -> frozenset[str]:
+        return self.algorithm.extra_inputs
+
+    @functools.cached_property
+    def _before_the_update(self) -> bool:
+        return before_the_update(self.algorithm)
+
+    @functools.cached_property
     def with_ref_hidden(self) -> bool:
         """Whether the reference's whole distributions are needed, before the update or in it."""
-        whole = before_the_update(self.algorithm) or in_the_update(self.algorithm)
-        return bool(whole) and "reference" in self.algorithm.needs
+        whole = self._before_the_update or in_the_update(self.algorithm)
+        return bool(whole) and "reference" in self._needs
 
     def shared(self) -> dict[str, Any]:
         """What all micro-batches share beside numbers: the reference's head, where it is needed."""
@@ -177,7 +191,7 @@ class Gatherer:
         return self.cluster.log_probs(Role.ACTOR, sequences, temperature=self.temperature)["logp"]
 
     def _actor_extras(self) -> list[str]:
-        return [name for name in ACTOR_EXTRAS if name in self.algorithm.extra_inputs]
+        return [name for name in ACTOR_EXTRAS if name in self._extra_inputs]
 
     def _inputs(self, found: Mapping[str, Any]) -> dict[str, np.ndarray]:
         """What a distance over the vocabulary may ask for that no model says, `[N, ...]`."""
@@ -192,7 +206,7 @@ class Gatherer:
     ) -> Mapping[str, Any]:
         """What the models say of some sequences, by its name in `Rollouts`."""
         found: dict[str, Any] = {}
-        if "reference" in self.algorithm.needs:
+        if "reference" in self._needs:
             with spans("reference"):
                 given = self.cluster.log_probs(
                     Role.REFERENCE,
@@ -201,7 +215,7 @@ class Gatherer:
                     with_hidden=self.with_ref_hidden,
                 )
                 found |= {f"ref_{name}": x for name, x in given.items()}
-        if before_the_update(self.algorithm):
+        if self._before_the_update:
             with spans("old_logp"):
                 found |= self._measured(sequences, found["ref_hidden"], inputs)
         elif self.with_old_logp:
@@ -218,7 +232,7 @@ class Gatherer:
             if not self._in_one_pass:
                 with spans("values"):
                     found["values"], found[NEXT] = self.cluster.values_with_final(sequences)
-            if NEXT not in self.algorithm.extra_inputs:
+            if NEXT not in self._extra_inputs:
                 del found[NEXT]
         return found
 
@@ -229,7 +243,7 @@ class Gatherer:
             self.algorithm.value_loss is not None
             and self.cluster.shares_backbone
             and self.with_old_logp
-            and not before_the_update(self.algorithm)
+            and not self._before_the_update
         )
 
     def _measured(

@@ -118,15 +118,7 @@ class Updater:
         totals = MetricAccumulator()
         given = rollouts, dict(coefficients), self.batch.mini_prompts == self.batch.full
         experience, metrics, all_weights = self.cluster.run(self._experience, *given)
-        for name, (total, weight) in to_host(metrics).items():
-            totals.add_sum(name, total, weight)
         experience, all_weights = jax.tree.map(np.asarray, (experience, all_weights))
-        if rollouts.old_logp is not None and rollouts.rollout_logp is not None:
-            drift = mismatch_metrics(
-                rollouts.old_logp, rollouts.rollout_logp, experience.mask, experience.correction
-            )
-            for name, value in drift.items():
-                totals.gauge(name, value)
         for mini, (part, weights) in self._mini_batches(experience, all_weights, step):
             part_sequences = sequences.take(mini)
             hidden = ref_hidden[mini] if self._with_head and ref_hidden is not None else None
@@ -149,6 +141,7 @@ class Updater:
         if self.measures_shift:
             with spans("shift"):
                 totals.add_sum("policy_shift", *self._shift(sequences, rollouts, experience))
+        _describe(totals, rollouts, experience, to_host(metrics))
         return totals
 
     def rehearse(self, functions: int) -> None:
@@ -274,6 +267,23 @@ class Updater:
             or self.algorithm.correction is not None
             or bool(asked & {"old_logp", "logp"})
         )
+
+
+def _describe(
+    totals: MetricAccumulator,
+    rollouts: Rollouts,
+    experience: Experience,
+    metrics: Mapping[str, tuple[float, float]],
+) -> None:
+    """Add what is known of a batch before its update; devices need not wait for it."""
+    for name, (total, weight) in metrics.items():
+        totals.add_sum(name, total, weight)
+    if rollouts.old_logp is not None and rollouts.rollout_logp is not None:
+        drift = mismatch_metrics(
+            rollouts.old_logp, rollouts.rollout_logp, experience.mask, experience.correction
+        )
+        for name, value in drift.items():
+            totals.gauge(name, value)
 
 
 def _value_coef(given: float | None, shared: bool) -> float:

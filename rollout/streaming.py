@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from queue import SimpleQueue
-from threading import Thread
 
-from ..models.threads import OpenThreads
+from ..models.threads import LentThread, OpenThreads
 from .types import Completion, Finished, Request, RolloutEngine, SamplingParams, StreamingEngine
 
 
@@ -55,7 +55,7 @@ def in_background(
 
     Args:
         sources: gone through in these threads alone, from now on.
-        stop: ends all iterators soon; called at the end, whichever it is.
+        stop: ends all iterators soon; called unless all have come to their end.
         name: of the threads.
 
     Returns:
@@ -73,32 +73,36 @@ def in_background(
         else:
             found.put(None)
 
-    threads = [Thread(target=work, args=[items], daemon=True, name=name) for items in sources]
-    end = OpenThreads(stop, threads).end
+    threads = [LentThread(functools.partial(work, items), name) for items in sources]
+    going = OpenThreads(stop, threads)
     try:
         for thread in threads:
             thread.start()
     except BaseException:
-        end()
+        going.end()
         raise
-    return _read(found, len(threads), end)
+    return _read(found, len(threads), going)
 
 
 def _read(
-    found: SimpleQueue[Finished | BaseException | None], going: int, end: Callable[[], None]
+    found: SimpleQueue[Finished | BaseException | None], left: int, going: OpenThreads
 ) -> Iterator[Finished]:
     item = None
     try:
-        while going:
+        while left:
             item = found.get()
             if isinstance(item, BaseException):
                 raise item
             if item is None:
-                going -= 1
+                left -= 1
             else:
                 yield item
     finally:
-        end()
+        # Each that says it is done is at its end: a thread of it is not waited for.
+        if left:
+            going.end()
+        else:
+            going.ended()
         # An error's frames hold the weights, and this frame or the queue would hold the error.
         del item
         while not found.empty():

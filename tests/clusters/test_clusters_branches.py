@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from zootomy.clusters import Cluster, ClusterConfig, Role, Sequences, Shape, pack
 from zootomy.clusters.layout import fitting_layout, lay_out
 from zootomy.clusters.row_sizes import shared_prompts
-from zootomy.clusters.shapes import branched, cost
+from zootomy.clusters.shapes import branched, cheapest, cost, row_shapes
 from zootomy.registry import ZootomyError
 
 # Two prompts; three completions of the first, one of the second.
@@ -117,6 +117,28 @@ def test_short_completions_are_packed_with_their_prompts():
     assert fitting_layout(short, shapes, 4, 1e9)[0] == full
     # Where a run is to have one shape, the other is for what does not fit it.
     assert fitting_layout(short, shapes[:2], 4, 1e9)[0] == shared
+
+
+@given(
+    lengths=st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=4), min_size=1, max_size=6),
+    rows=st.integers(2, 16),
+    length=st.integers(12, 30),
+    per_branch=st.integers(1, 3),
+    attention=st.sampled_from([5.0, 1e9]),
+)
+def test_shapes_that_are_not_tried_would_not_be_taken(lengths, rows, length, per_branch, attention):
+    """What is told of a shape without laying it out never decides otherwise than its layout."""
+    prompts = [np.full(3, n) for n, group in enumerate(lengths) for _ in group]
+    completions = [np.ones(size, int) for group in lengths for size in group]
+    sequences = Sequences(prompts, completions, 9)
+    plain = row_shapes(rows, length, 6, 1)
+    shared = branched(plain[0], 3, max(map(len, lengths)), 1)
+    shapes = [shape for shape in [shared, *plain] if shape is not None and shape.length >= 12]
+    counts = {shape: len(lay_out(sequences, shape, per_branch)) for shape in shapes}
+    expected = cheapest(counts, shapes[0], attention)
+    shape, layout = fitting_layout(sequences, shapes, per_branch, attention)
+    assert shape == expected
+    assert layout == lay_out(sequences, expected, per_branch)
 
 
 def test_who_shares():

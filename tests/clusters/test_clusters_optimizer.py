@@ -12,8 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from zootomy import ZootomyError
 from zootomy.clusters import OptimizerConfig, make_optimizer, make_schedule, optimizer_names
-from zootomy.clusters.optimizer_step import take_step
-from zootomy.clusters.programs import Total
 
 PARAMS = {"embed": jnp.ones((4, 3)), "kernel": jnp.full((3, 2), 0.5), "bias": jnp.zeros(2)}
 GRADS = jax.tree.map(lambda p: jnp.linspace(0.1, 1.0, p.size).reshape(p.shape), PARAMS)
@@ -113,54 +111,6 @@ def test_finite_gradients_make_finite_updates_where_only_they_are_looked_at(
         assert all(bool(jnp.isfinite(x).all()) for x in jax.tree.leaves((updates, state)))
 
 
-def test_a_step_that_looks_at_gradients_alone_is_the_same_step():
-    outcomes = []
-    for check in ("gradients", "updates", "kept updates"):
-        optimizer = make_optimizer(OptimizerConfig(learning_rate=0.1), 10)
-        before = jax.tree.map(jnp.copy, (PARAMS, optimizer.init(PARAMS), Total(GRADS, 1.0)))
-        kept = {"keep_params": True, "keep_optimizer": True}
-        outcomes.append(take_step(optimizer, *before, check=check, **kept))
-    for other in outcomes[1:]:
-        jax.tree.map(np.testing.assert_array_equal, outcomes[0], other)
-
-
-@pytest.mark.parametrize("check", ["gradients", "updates", "kept updates"])
-def test_a_step_is_that_of_optax_or_none(check):
-    optimizer = make_optimizer(OptimizerConfig(learning_rate=0.1), 10)
-    params, state = jax.tree.map(jnp.copy, (PARAMS, optimizer.init(PARAMS)))
-    kept = {"check": check, "keep_params": True, "keep_optimizer": True}
-    broken = {**GRADS, "bias": jnp.asarray([1.0, jnp.nan])}
-    same, same_state, report = take_step(optimizer, params, state, Total(broken, 1.0), **kept)
-    assert not report.applied
-    assert same is params
-    assert same_state is state
-    finite = {name: bool(flag) for name, flag in report.finite.gradients.items()}
-    assert finite == {"embed": True, "kernel": True, "bias": False}
-    gradients = jax.tree.map(jnp.copy, GRADS)
-    new, after, report = take_step(optimizer, params, state, Total(gradients, 1.0), **kept)
-    updates, expected = optimizer.update(GRADS, state, PARAMS)
-    assert report.applied
-    assert report.finite is None
-    for ours, theirs in ((new, optax.apply_updates(PARAMS, updates)), (after, expected)):
-        jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-6), ours, theirs)
-
-
-@pytest.mark.parametrize("keep_params", [False, True])
-def test_all_that_a_step_makes_lies_where_the_same_lay_before(keep_params):
-    """Moments of one shape that took each other's memory would be copied first."""
-    optimizer = make_optimizer(OptimizerConfig(learning_rate=0.1), 10)
-    params, gradients = jax.tree.map(jnp.copy, (PARAMS, GRADS))
-    state = jax.tree.map(jnp.copy, optimizer.init(params))
-    before = _places((state, gradients if keep_params else params))
-    kept = {"check": "updates", "keep_params": keep_params, "keep_optimizer": False}
-    params, state, _ = take_step(optimizer, params, state, Total(gradients, 1.0), **kept)
-    assert _places((state, params)) == before
-
-
-def _places(tree):
-    return [x.unsafe_buffer_pointer() for x in jax.tree.leaves(tree) if x.ndim]
-
-
 def test_it_is_optax_itself_with_clipping_before():
     config = OptimizerConfig(
         name="adamw", learning_rate=0.1, weight_decay=0.3, max_grad_norm=0.5, options={"b2": 0.9}
@@ -174,6 +124,16 @@ def test_it_is_optax_itself_with_clipping_before():
         if optimizer is ours:
             expected = second
     jax.tree.map(np.testing.assert_array_equal, expected, second)
+
+
+def test_clipping_takes_the_norm_that_is_given():
+    """Whoever looked at the gradients has it; an optimizer without a use for it never sees it."""
+    clipped = make_optimizer(OptimizerConfig(name="sgd", learning_rate=1.0, max_grad_norm=2.0), 10)
+    own, _ = clipped.update(GRADS, clipped.init(PARAMS), PARAMS)
+    told, _ = clipped.update(GRADS, clipped.init(PARAMS), PARAMS, grad_norm=jnp.float32(8.0))
+    # The gradient is scaled by 2 / norm, and 8 is not its norm.
+    norm = optax.tree.norm(GRADS)
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x * norm / 8, y, rtol=1e-6), own, told)
 
 
 def test_weight_decay_zero_is_zero():

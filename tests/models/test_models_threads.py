@@ -1,12 +1,16 @@
 """Threads that a process waits for before it ends, but for a second Ctrl-C."""
 
+import os
 import signal
 import subprocess
 import sys
-from threading import Event, Thread
+import time
+import weakref
+from threading import Barrier, Event, Thread, current_thread, get_ident
 
 import pytest
-from zootomy.models.threads import OpenThreads
+from zootomy.models import threads
+from zootomy.models.threads import LentThread, OpenThreads
 
 # A thread that ends when it is told, or, as one in a compiler, does not hear of it.
 PROGRAM = """
@@ -51,3 +55,108 @@ def test_what_was_not_started_is_not_waited_for():
     held.end()
     assert told == [1]
     assert not started.is_alive()
+
+
+def test_what_is_done_is_not_stopped():
+    told = []
+    held = OpenThreads(lambda: told.append(1), [Thread(target=print)])
+    assert held in threads._OPEN
+    held.ended()
+    assert held not in threads._OPEN
+    assert told == []
+
+
+def idle_again(thread):
+    """Until a kept thread can be lent again: a moment after its work is done."""
+    deadline = time.monotonic() + 60
+    while thread not in threads._IDLE:
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
+def test_a_thread_is_lent_again_and_keeps_nothing():
+    threads._IDLE.clear()
+    seen, held = [], [Event(), Event()]
+    alive = weakref.ref(held[0])
+    for wait in held:
+        lent = LentThread(
+            lambda wait=wait: seen.append((current_thread(), current_thread().name, wait.wait())),
+            "lent",
+        )
+        assert lent.ident is None
+        lent.start()
+        assert lent.ident not in (None, get_ident())
+        wait.set()
+        lent.join()
+        idle_again(seen[-1][0])
+    assert [name for _, name, _ in seen] == ["lent", "lent"]
+    assert seen[0][0] is seen[1][0]
+    assert seen[0][0].name == "zootomy-kept"
+    assert seen[0][0].daemon
+    held.clear()
+    del wait
+    assert alive() is None
+
+
+def test_work_at_the_same_time_has_a_thread_each():
+    both = Barrier(3, timeout=60)
+    lent = [LentThread(both.wait, f"lent-{n}") for n in range(2)]
+    for one in lent:
+        one.start()
+    both.wait()
+    for one in lent:
+        one.join()
+
+
+def test_who_does_the_work_does_not_wait_for_it():
+    ended = []
+
+    def work():
+        held.end()
+        ended.append(True)
+
+    lent = LentThread(work, "lent")
+    held = OpenThreads(lambda: None, [lent])
+    lent.start()
+    lent.join()
+    assert ended
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_thread_that_an_error_ends_is_not_lent_again():
+    threads._IDLE.clear()
+
+    def fail():
+        failed.append(current_thread())
+        raise RuntimeError
+
+    failed, after = [], []
+    for work in (fail, lambda: after.append(current_thread())):
+        lent = LentThread(work, "lent")
+        lent.start()
+        lent.join()
+        failed[0].join()
+    assert after[0] is not failed[0]
+    assert failed[0] not in threads._IDLE
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no process can be forked")
+@pytest.mark.filterwarnings("ignore:.*fork")
+def test_a_forked_child_waits_for_no_thread_and_has_its_own():
+    """It has none of its parent's, neither those at work nor those that are kept."""
+    kept, hold = LentThread(lambda: None, "kept"), Event()
+    working = LentThread(hold.wait, "working")
+    for one in (kept, working):
+        one.start()
+    kept.join()
+    opened = OpenThreads(lambda: None, [working])
+    child = os.fork()
+    if not child:
+        signal.alarm(60)  # rather than wait for ever
+        opened.end()
+        own = LentThread(lambda: None, "own")
+        own.start()
+        os._exit(0 if own._done.wait(30) else 1)
+    hold.set()
+    working.join()
+    assert os.waitpid(child, 0)[1] == 0
