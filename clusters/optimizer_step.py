@@ -1,4 +1,4 @@
-"""An optimizer step, in programs: looked at, then taken in place."""
+"""The programs of an optimizer step: a look, and the step in place."""
 
 from __future__ import annotations
 
@@ -44,23 +44,6 @@ class StepReport(NamedTuple):
     grad_norm: jax.Array
     loss: jax.Array
     finite: Finite | None = None
-
-
-class Launched(NamedTuple):
-    """A step that is under way, and whether it is taken with it.
-
-    Attributes:
-        optimizer_state: after the step; as it was where it is not taken.
-        made: the new parameters; where the step is not taken, what was in the memory that they
-            would have, gradients or parameters.
-        report: what was found.
-        spent: whose memory `made` has.
-    """
-
-    optimizer_state: Any
-    made: Any
-    report: StepReport
-    spent: Spent
 
 
 def first_state(optimizer: optax.GradientTransformation, params: Any) -> Any:
@@ -139,11 +122,12 @@ def _step(
     params: Any,
     gradients: Any,
     grad_norm: jax.Array,
-) -> tuple[Any, Any]:
+) -> list[jax.Array]:
     # What is given away goes to what is returned in order, so that the state comes first in both:
-    # moments that took each other's memory would be copied first.
+    # moments that took each other's memory would be copied first. In a list, since to make the
+    # named tuples of a state the interpreter takes part, and may be interrupted.
     updates, state = _update(optimizer, params, optimizer_state, gradients, grad_norm)
-    return state, optax.apply_updates(params, updates)
+    return jax.tree.leaves((state, optax.apply_updates(params, updates)))
 
 
 def _step_if(
@@ -154,13 +138,14 @@ def _step_if(
     grad_norm: jax.Array,
     applied: jax.Array,
     spent: Spent,
-) -> tuple[Any, Any]:
+) -> list[jax.Array]:
     # A choice number by number would need the old values beside the new; of two ways the one that
     # changes nothing hands out what it was given, in its place.
+    kept = optimizer_state, gradients if spent == "gradients" else params
     return jax.lax.cond(
         applied,
         lambda: _step(optimizer, optimizer_state, params, gradients, grad_norm),
-        lambda: (optimizer_state, gradients if spent == "gradients" else params),
+        lambda: jax.tree.leaves(kept),
     )
 
 
@@ -168,11 +153,15 @@ def _finite(x: jax.Array) -> jax.Array:
     return jnp.isfinite(x).all()
 
 
-def _spent(params: Any, *, keep_params: bool) -> Spent:
+def memory_spent(params: Any, *, keep_params: bool) -> Spent:
     """Whose memory new parameters take.
 
     Of the gradients' dtype they take the gradients', so that one program serves whether the old
     ones are held by others (engine, reference) or not.
+
+    Args:
+        params: old parameters.
+        keep_params: whether others hold them.
     """
     if all(p.dtype == jnp.float32 for p in jax.tree.leaves(params)):
         return "gradients"
@@ -180,9 +169,19 @@ def _spent(params: Any, *, keep_params: bool) -> Spent:
 
 
 @functools.cache
-def _step_program(
-    spent: Spent, *, keep_optimizer: bool, launched: bool = False
-) -> Callable[..., Any]:
+def step_program(spent: Spent, *, keep_optimizer: bool, launched: bool) -> Callable[..., Any]:
+    """An optimizer step, compiled.
+
+    Args:
+        spent: whose memory the new parameters take.
+        keep_optimizer: leave the old state to others that hold it.
+        launched: whether the program is told if the step is to be taken.
+
+    Returns:
+        `(optimizer, optimizer_state, params, gradients, grad_norm)` to the arrays of
+        `(optimizer_state, params)`; launched, with one more argument `applied`: where it is false,
+        those of the old state and of what was in the memory that was spent.
+    """
     donated = [] if spent == "neither" else [spent]
     if not keep_optimizer:
         donated.append("optimizer_state")
@@ -195,112 +194,15 @@ def _step_program(
 
 
 @functools.cache
-def _apply_program(*, keep_params: bool) -> Callable[..., Any]:
+def apply_program(*, keep_params: bool) -> Callable[..., Any]:
+    """Updates that are there already, added: `(params, updates)` to the arrays of the params.
+
+    Args:
+        keep_params: leave the old parameters to others that hold them.
+    """
     donated = () if keep_params else ("params",)
     return jax.jit(_apply, donate_argnames=donated, compiler_options=quick())
 
 
-def _apply(params: Any, updates: Any) -> Any:
-    return optax.apply_updates(params, updates)
-
-
-def take_step(
-    optimizer: optax.GradientTransformation,
-    params: Any,
-    optimizer_state: Any,
-    total: Total,
-    *,
-    check: Check,
-    keep_params: bool,
-    keep_optimizer: bool,
-) -> tuple[Any, Any, StepReport]:
-    """An optimizer step, not taken if anything is not finite.
-
-    Args:
-        optimizer: what turns gradients into updates.
-        params: old parameters.
-        optimizer_state: old state.
-        total: gradients and loss; it is used up if the step is taken.
-        check: as of `OptimizerConfig.check`.
-        keep_params: leave the old parameters to others that hold them (engine, reference); else
-            their memory may be used for the new ones.
-        keep_optimizer: likewise for the optimizer's state (a checkpoint that is being written).
-
-    Returns:
-        Parameters and state after the step, or the very ones given, and what was found.
-    """
-    report, made = look(optimizer, params, optimizer_state, total, check=check)
-    if not bool(report.applied):
-        finite = find_finite(optimizer, params, optimizer_state, total.gradients)
-        return params, optimizer_state, report._replace(finite=finite)
-    if made is not None:
-        updates, optimizer_state = made
-        return _apply_program(keep_params=keep_params)(params, updates), optimizer_state, report
-    spent = _spent(params, keep_params=keep_params)
-    program = _step_program(spent, keep_optimizer=keep_optimizer)
-    state, params = program(optimizer, optimizer_state, params, total.gradients, report.grad_norm)
-    return params, state, report
-
-
-def is_launched(check: Check, *, keep_optimizer: bool) -> bool:
-    """Whether a step is begun before it is known whether it is taken.
-
-    A way that changes nothing costs nothing where all is overwritten in place, which is so of Adam
-    and its kin; another optimizer may need its old state beside the new, which is copied then.
-
-    Args:
-        check: as of `OptimizerConfig.check`.
-        keep_optimizer: as of `take_step`.
-    """
-    return check == "gradients" and not keep_optimizer
-
-
-def launch_step(
-    optimizer: optax.GradientTransformation,
-    params: Any,
-    optimizer_state: Any,
-    total: Total,
-    *,
-    keep_params: bool,
-) -> Launched:
-    """Begin an optimizer step, which changes nothing if loss or gradient is not finite.
-
-    Nothing is waited for: devices go from the gradient to the step, whatever the host does.
-
-    Args:
-        optimizer: what turns gradients into updates.
-        params: old parameters.
-        optimizer_state: old state; it is used up, whatever comes.
-        total: gradients and loss; the gradients may be used up.
-        keep_params: as of `take_step`.
-    """
-    report, _ = look(optimizer, params, optimizer_state, total, check="gradients")
-    spent = _spent(params, keep_params=keep_params)
-    program = _step_program(spent, keep_optimizer=False, launched=True)
-    state, made = program(
-        optimizer, optimizer_state, params, total.gradients, report.grad_norm, report.applied
-    )
-    return Launched(state, made, report, spent)
-
-
-def compile_step(
-    optimizer: optax.GradientTransformation,
-    params: Any,
-    optimizer_state: Any,
-    total: Any,
-    *,
-    check: Check,
-    keep_params: bool,
-    keep_optimizer: bool,
-) -> None:
-    """Compile what a step calls, but for a mere sum; the arguments may be shapes."""
-    look.lower(optimizer, params, optimizer_state, total, check=check).compile()
-    if check == "kept updates":
-        return
-    found = [jax.ShapeDtypeStruct((), jnp.float32, sharding=total.loss.sharding)]
-    launched = is_launched(check, keep_optimizer=keep_optimizer)
-    if launched:
-        found.append(jax.ShapeDtypeStruct((), bool, sharding=total.loss.sharding))
-    spent = _spent(params, keep_params=keep_params)
-    program = _step_program(spent, keep_optimizer=keep_optimizer, launched=launched)
-    program.lower(optimizer, optimizer_state, params, total.gradients, *found).compile()
+def _apply(params: Any, updates: Any) -> list[jax.Array]:
+    return jax.tree.leaves(optax.apply_updates(params, updates))

@@ -10,10 +10,11 @@ import optax
 from ..models import Decoder, PolicyWithValue, in_place
 from .naming import from_named, named_leaves
 from .optimizer import Check, OptimizerConfig, make_optimizer, make_schedule
-from .optimizer_step import StepReport, take_step
+from .optimizer_step import StepReport
 from .programs import Total
 from .roles import Role
 from .sharding import Placement, like_params
+from .step import Step, carry_out
 from .trained import NonFiniteError, TrainedModel, check_horizon
 
 # The two parts of a `PolicyWithValue`, in the order of its leaves.
@@ -144,19 +145,28 @@ class SharedActor(TrainedModel):
         places = self.optimizer_shardings[HEAD]
         state = in_place(self.optimizer_state[HEAD], places)
         own = Total(total.gradients[HEAD], total.loss)
-        head, state, report = take_step(
+        step = Step(
             self.head_optimizer, self.params[HEAD], state, own, check=self._head_check,
             keep_params=self._params_lent, keep_optimizer=self._optimizer_lent,
         )  # fmt: skip
-        head = self.placement.settled(head, self.shardings[HEAD])
-        self.params = _joined(self.params, {POLICY: self.params[POLICY], HEAD: head})
-        state = self.placement.settled(state, places)
+        settle = functools.partial(self._settle_head, step, self.head_steps + 1)
+        carry_out(step, settle, f"optimizer step {self.head_steps} of the {Role.CRITIC}")
+        return step.report if bool(step.report.applied) else step.refusal(self.params[HEAD])
+
+    def _settle_head(self, step: Step, steps: int) -> None:
+        """Take what a step of the head gives; twice is once."""
+        if not step.begun:
+            return
+        state = self.placement.settled(step.optimizer_state, self.optimizer_shardings[HEAD])
         self.optimizer_state = {**self.optimizer_state, HEAD: state}
-        self._waiting = None
         self._park_optimizer()
-        if bool(report.applied):
-            self.head_steps += 1
-        return report
+        taken = bool(step.report.applied)
+        if taken or step.spent == "params":
+            head = self.placement.settled(step.made, self.shardings[HEAD])
+            self.params = _joined(self.params, {POLICY: self.params[POLICY], HEAD: head})
+        if taken:
+            self._waiting = None
+            self.head_steps = steps
 
 
 class ValueHead:

@@ -14,24 +14,23 @@ from ..models import from_host, in_place, quick
 from ..registry import ZootomyError
 from .naming import named_leaves
 from .optimizer import Check, OptimizerConfig, make_optimizer, make_schedule
-from .optimizer_step import (
-    Launched,
-    StepReport,
-    compile_step,
-    find_finite,
-    first_state,
-    is_launched,
-    launch_step,
-    take_step,
-)
+from .optimizer_step import StepReport, first_state
 from .programs import Total, no_gradient
 from .role_model import RoleModel
 from .roles import Role
 from .sharding import Placement, like_params, on_host
+from .step import Step, carry_out, compile_step
 
 
 class NonFiniteError(ZootomyError):
     """A loss or gradient that is NaN or infinite; the weights are as they were before it."""
+
+
+def _outline(tree: Any, places: Any) -> Any:
+    """Shapes of arrays, in their places."""
+    return jax.tree.map(
+        lambda x, place: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place), tree, places
+    )
 
 
 def check_horizon(role: str, steps: int, total_steps: int) -> None:
@@ -154,22 +153,21 @@ class TrainedModel(RoleModel):
 
     def outline(self) -> Total:
         """Shapes and places of `zeros`."""
-        return jax.tree.map(
-            lambda x, place: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place),
-            jax.eval_shape(self._zeros),
-            self.places,
-        )
+        return _outline(jax.eval_shape(self._zeros), self.places)
 
     def compile_step(self) -> None:
         """Compile the optimizer's first step, once; nothing of it depends on a batch."""
         with self._compiling, self.placement.context():
             if not self._compiled:
-                total, state = jax.eval_shape(self._zeros), self.optimizer_state
-                compile_step(self.optimizer, self.params, state, total, **self._ways())
+                total = jax.eval_shape(self._zeros)
+                # What waits on the host comes to the devices for its step.
+                state = _outline(self.optimizer_state, self.optimizer_shardings)
+                params = _outline(self.params, self.shardings)
+                compile_step(self.optimizer, params, state, total, **self._ways())
                 self._compiled = True
 
     def _ways(self) -> dict[str, Any]:
-        """How a step is taken, and what it leaves as it is; see `take_step`."""
+        """How a step is taken, and what it leaves as it is; see `Step`."""
         return {
             "check": self._check,
             "keep_params": self._params_lent,
@@ -182,46 +180,20 @@ class TrainedModel(RoleModel):
         if self.offload_optimizer:
             # It comes now and not before, and leaves again at once.
             state = in_place(state, self.optimizer_shardings)
-        if is_launched(self._check, keep_optimizer=self._optimizer_lent):
-            keep = self._params_lent
-            return self._settled(
-                launch_step(self.optimizer, self.params, state, total, keep_params=keep), total
-            )
-        params, state, report = take_step(self.optimizer, self.params, state, total, **self._ways())
-        self._take_state(state)
-        if bool(report.applied):
-            self._take_params(params, self.steps + 1)
-        return report
+        step = Step(self.optimizer, self.params, state, total, **self._ways())
+        settle = functools.partial(self._settle, step, self.steps + 1)
+        carry_out(step, settle, f"optimizer step {self.steps} of the {self.role}")
+        return step.report if bool(step.report.applied) else step.refusal(self.params)
 
-    def _settled(self, launched: Launched, total: Total) -> StepReport:
-        """What a step found; an interrupt is raised when the model is that before or after it."""
-        settle = functools.partial(self._settle, launched, self.steps + 1)
-        try:
-            applied = settle()
-        except KeyboardInterrupt:
-            settle()  # By now it is known: an interrupt is heard when the wait is over.
-            raise
-        except jax.errors.JaxRuntimeError as error:
-            error.add_note(
-                f"The devices failed in optimizer step {self.steps} of the {self.role}, and what "
-                "it was to overwrite, the optimizer's state, is lost: go on from a checkpoint."
-            )
-            raise
-        if applied:
-            return launched.report
-        gradients = launched.made if launched.spent == "gradients" else total.gradients
-        finite = find_finite(self.optimizer, self.params, self.optimizer_state, gradients)
-        return launched.report._replace(finite=finite)
-
-    def _settle(self, launched: Launched, steps: int) -> bool:
-        """Take what a step gives and wait for whether it is taken; twice is once."""
-        self._take_state(launched.optimizer_state)
-        if launched.spent == "params":
-            self.params = self.placement.settled(launched.made, self.shardings)
-        applied = bool(launched.report.applied)
-        if applied:
-            self._take_params(launched.made, steps)
-        return applied
+    def _settle(self, step: Step, steps: int) -> None:
+        """Take what a step gives, and the new parameters if it is taken; twice is once."""
+        if not step.begun:
+            return
+        self._take_state(step.optimizer_state)
+        if step.spent == "params":
+            self.params = self.placement.settled(step.made, self.shardings)
+        if bool(step.report.applied):
+            self._take_params(step.made, steps)
 
     def _take_state(self, state: Any) -> None:
         # Wherever the compiler left it; nothing moves where that is the right place.

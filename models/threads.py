@@ -38,10 +38,16 @@ class LentThread:
             thread = _IDLE.pop()
         except IndexError:
             thread = _KeptThread()
-            thread.start()
-        # No interrupt is heard between these two.
-        self.ident = thread.ident
-        thread.given.put(self)
+        try:
+            if thread.ident is None:
+                thread.start()
+            # No interrupt is heard between these two.
+            self.ident = thread.ident
+            thread.given.put(self)
+        except BaseException:
+            if self.ident is None and thread.ident is not None:
+                _IDLE.append(thread)  # It waits for work.
+            raise
 
     def join(self) -> None:
         """Wait until it is done; a forked child has no such thread and does not wait."""
@@ -101,10 +107,11 @@ class OpenThreads:
                 thread.join()
 
     def end(self) -> None:
-        """Stop them and wait."""
-        self.stop()
-        self.wait()
-        self.ended()
+        """Stop them and wait; nothing if they have ended."""
+        if self in _OPEN:
+            self.stop()
+            self.wait()
+            self.ended()
 
     def ended(self) -> None:
         """Their work is done: nobody has to wait for them."""

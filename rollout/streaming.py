@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from queue import SimpleQueue
 
@@ -81,7 +82,10 @@ def in_background(
     except BaseException:
         going.end()
         raise
-    return _read(found, len(threads), going)
+    reader = _read(found, len(threads), going)
+    # One that is dropped before it was asked for anything has no end of its own.
+    weakref.finalize(reader, going.end).atexit = False
+    return reader
 
 
 def _read(

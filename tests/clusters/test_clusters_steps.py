@@ -1,18 +1,39 @@
 """Optimizer steps: looked at and then taken, or begun before it is known whether they are."""
 
+import signal
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from zootomy.clusters import NonFiniteError, OptimizerConfig, make_optimizer, trained
-from zootomy.clusters.optimizer_step import _step_program, is_launched, launch_step, take_step
+from zootomy.clusters import NonFiniteError, OptimizerConfig, make_optimizer
+from zootomy.clusters.optimizer_step import step_program
 from zootomy.clusters.programs import Total
+from zootomy.clusters.step import Step, is_launched
 
 PARAMS = {"embed": jnp.ones((4, 3)), "kernel": jnp.full((3, 2), 0.5), "bias": jnp.zeros(2)}
 GRADS = jax.tree.map(lambda p: jnp.linspace(0.1, 1.0, p.size).reshape(p.shape), PARAMS)
 BROKEN = {**GRADS, "bias": jnp.asarray([1.0, jnp.nan])}
 ADAM = make_optimizer(OptimizerConfig(learning_rate=0.1), 10)
+
+
+def take_step(optimizer, params, state, total, **kept):
+    """Parameters and state after a step, or as they were, and what was found."""
+    step = Step(optimizer, params, state, total, **kept)
+    step.begin()
+    if bool(step.report.applied):
+        return step.made, step.optimizer_state, step.report
+    assert step.begun == is_launched(kept["check"], keep_optimizer=kept["keep_optimizer"])
+    return params, step.optimizer_state, step.refusal(params)
+
+
+def launch_step(optimizer, params, state, total, *, keep_params):
+    kept = {"check": "gradients", "keep_params": keep_params, "keep_optimizer": False}
+    step = Step(optimizer, params, state, total, **kept)
+    step.begin()
+    assert step.begun
+    return step
 
 
 def test_a_step_that_looks_at_gradients_alone_is_the_same_step():
@@ -116,7 +137,7 @@ def test_what_is_launched_copies_nothing(name):
     assert not is_launched(OptimizerConfig(name=name).check, keep_optimizer=True)
     assert not is_launched(OptimizerConfig(name="lion").check, keep_optimizer=False)
     norm, applied = jnp.float32(1.0), jnp.array(True)
-    program = _step_program("gradients", keep_optimizer=False, launched=True)
+    program = step_program("gradients", keep_optimizer=False, launched=True)
     compiled = program.lower(optimizer, state, params, total.gradients, norm, applied).compile()
     sizes = compiled.memory_analysis()
     largest = max(x.nbytes for x in jax.tree.leaves(params))
@@ -139,30 +160,37 @@ class Interrupting:
         return found
 
 
-def interrupt(monkeypatch):
-    """Have the next step interrupted while it is waited for."""
-    launch = trained.launch_step
+def answer(monkeypatch, flag_of):
+    """Have the steps that are begun from now on answer with another flag whether they are taken."""
+    begin = Step.begin
 
-    def launched(*arguments, **named):
-        monkeypatch.setattr(trained, "launch_step", launch)
-        found = launch(*arguments, **named)
-        flag = Interrupting(found.report.applied)
-        return found._replace(report=found.report._replace(applied=flag))
+    def begun(step):
+        begin(step)
+        step.report = step.report._replace(applied=flag_of(step.report.applied))
 
-    monkeypatch.setattr(trained, "launch_step", launched)
+    monkeypatch.setattr(Step, "begin", begun)
+
+
+def interrupt(cluster, monkeypatch, call):
+    """An update that is interrupted while it waits."""
+    with monkeypatch.context() as patch:
+        answer(patch, Interrupting)
+        with pytest.raises(KeyboardInterrupt):
+            call()
+
+
+OFFLOADS = [(), ("actor.optimizer",), ("actor.optimizer", "actor")]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("offload", [(), ("actor.optimizer", "actor")])
+@pytest.mark.parametrize("offload", OFFLOADS)
 def test_an_interrupted_step_is_whole(kit, ragged, monkeypatch, dtype, offload):
     options = {"optimizer": kit.adam, "role_to_dtype": {"actor": dtype}, "offload_to_cpu": offload}
     cluster, twin = kit.cluster(**options), kit.cluster(**options)
     for one in (cluster, twin):
         kit.update(one, ragged)  # From now on nobody else holds the parameters.
     kit.update(twin, ragged)
-    interrupt(monkeypatch)
-    with pytest.raises(KeyboardInterrupt):
-        kit.update(cluster, ragged)
+    interrupt(cluster, monkeypatch, lambda: kit.update(cluster, ragged))
     assert cluster.steps("actor") == 2
     for _ in range(2):
         _assert_same(cluster, twin)
@@ -170,32 +198,100 @@ def test_an_interrupted_step_is_whole(kit, ragged, monkeypatch, dtype, offload):
             kit.update(one, ragged)
 
 
-def test_an_interrupted_step_that_is_not_taken_changes_nothing(kit, ragged, monkeypatch):
-    cluster = kit.cluster(optimizer=kit.adam)
-    kit.update(cluster, ragged)
-    before = jax.device_get(cluster.state().arrays)
-    cluster._actor._optimizer_lent = False  # The copy is on the host.
-    interrupt(monkeypatch)
-    with pytest.raises(KeyboardInterrupt):
-        kit.update(cluster, ragged, scale=1e30)  # squares of 1e30 are above 3e38
-    assert cluster.steps("actor") == 1
-    jax.tree.map(np.testing.assert_array_equal, jax.device_get(cluster.state().arrays), before)
+@pytest.mark.parametrize("offload", OFFLOADS)
+def test_an_interrupted_step_that_is_not_taken_changes_nothing(kit, ragged, monkeypatch, offload):
+    cluster = kit.cluster(optimizer=kit.adam, offload_to_cpu=offload)
+    for _ in range(2):
+        kit.update(cluster, ragged)
+    model = cluster._actor
+    before = jax.tree.map(np.asarray, (model.params, model.optimizer_state))
+    # The squares of 1e30 are above 3e38.
+    interrupt(cluster, monkeypatch, lambda: kit.update(cluster, ragged, scale=1e30))
+    assert cluster.steps("actor") == 2
+    after = jax.tree.map(np.asarray, (model.params, model.optimizer_state))
+    jax.tree.map(np.testing.assert_array_equal, before, after)
 
 
 def test_an_interrupted_step_counts_for_both_parts(kit, ragged, monkeypatch):
     cluster = kit.cluster(
         optimizer=kit.adam, critic="shared", critic_optimizer=kit.adam, critic_steps=10
     )
-    interrupt(monkeypatch)
-    with pytest.raises(KeyboardInterrupt):
-        kit.update(cluster, ragged)
+    interrupt(cluster, monkeypatch, lambda: kit.update(cluster, ragged))
     assert cluster.steps("actor") == cluster.steps("critic") == 1
+    loss = kit.squared_values
+    interrupt(cluster, monkeypatch, lambda: kit.update(cluster, ragged, "critic", loss))
+    assert [cluster.steps(role) for role in ("actor", "critic")] == [1, 2]
+    for role, one in (("actor", kit.weighted_logp), ("critic", loss)):
+        kit.update(cluster, ragged, role, one)
+    assert [cluster.steps(role) for role in ("actor", "critic")] == [2, 4]
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no timer interrupts here")
+@pytest.mark.parametrize("optimizer", ["adamw", "lion", "muon"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_interrupts_at_any_time_of_a_launch_lose_nothing(
+    kit, ragged, monkeypatch, optimizer, dtype
+):
+    """What a program was given is gone when its call returns: what it gave must be held then."""
+    config = OptimizerConfig(name=optimizer, learning_rate=0.01)
+    options = {"optimizer": config, "role_to_dtype": {"actor": dtype}, "total_steps": 99}
+    cluster, twin = kit.cluster(**options), kit.cluster(**options)
+    known = []
+
+    def numbers(one):
+        return jax.tree.map(np.asarray, (one._actor.params, one._actor.optimizer_state))
+
+    for _ in range(45):
+        known.append(numbers(twin))
+        kit.update(twin, ragged)
+    for _ in range(2):  # The first call of a program is more than the call.
+        kit.update(cluster, ragged)
+
+    launching = []
+
+    def raise_it(*_):
+        if launching:  # Elsewhere it might leave a context of JAX, which later tests would be in.
+            raise KeyboardInterrupt
+
+    begin, delays = Step.begin, np.random.default_rng(0).uniform(1e-5, 3e-4, 40).tolist()
+
+    def timed(step):
+        launching.append(step)
+        signal.setitimer(signal.ITIMER_REAL, delays.pop())
+        try:
+            begin(step)
+        finally:
+            launching.clear()
+
+    before = signal.signal(signal.SIGALRM, raise_it)
+    heard = 0
+    try:
+        monkeypatch.setattr(Step, "begin", timed)
+        for _ in range(len(delays)):
+            try:
+                kit.update(cluster, ragged)
+                signal.setitimer(signal.ITIMER_REAL, 0)
+            except KeyboardInterrupt:
+                heard += 1
+            jax.tree.map(
+                np.testing.assert_array_equal, numbers(cluster), known[cluster.steps("actor")]
+            )
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert heard > 5
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_what_is_launched_and_not_taken_is_named(kit, ragged, dtype):
+@pytest.mark.parametrize("offload", OFFLOADS)
+@pytest.mark.parametrize("optimizer", ["adamw", "lion", "muon"])
+def test_what_is_not_taken_is_named(kit, ragged, dtype, offload, optimizer):
     """A step that nobody else holds the state of, whose gradients were to be overwritten."""
-    cluster = kit.cluster(optimizer=kit.adam, role_to_dtype={"actor": dtype})
+    cluster = kit.cluster(
+        optimizer=OptimizerConfig(name=optimizer, learning_rate=0.01),
+        role_to_dtype={"actor": dtype},
+        offload_to_cpu=offload,
+    )
     for _ in range(2):
         kit.update(cluster, ragged)
     model = cluster._actor
@@ -217,47 +313,34 @@ def test_what_is_launched_and_not_taken_is_named(kit, ragged, dtype):
     assert cluster.steps("actor") == 3
 
 
-def test_a_pass_that_fails_loses_nothing(kit, ragged):
-    cluster, twin = kit.cluster(optimizer=kit.adam), kit.cluster(optimizer=kit.adam)
-    for one in (cluster, twin):
-        kit.update(one, ragged)
-
-    def fail(x):
-        raise ValueError("no such thing")
-
-    def failing(outputs, batch, coefficients):
-        shape = jax.ShapeDtypeStruct((), jnp.float32)
-        asked = jax.pure_callback(fail, shape, jax.lax.stop_gradient(outputs.logp).sum())
-        return outputs.logp.sum() * jax.lax.stop_gradient(asked), {}
-
-    with pytest.raises(jax.errors.JaxRuntimeError, match="no such thing"):
-        cluster.update("actor", ragged, {}, failing)
-    for one in (cluster, twin):
-        kit.update(one, ragged)
-    _assert_same(cluster, twin)
-
-
 def test_devices_that_fail_in_a_step_say_what_is_lost(kit, ragged, monkeypatch):
     cluster = kit.cluster(optimizer=kit.adam)
 
     class Failed:
+        def __init__(self, flag):
+            del flag
+
         def __bool__(self):
             raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: out of memory")
 
-    launch = trained.launch_step
-
-    def launched(*arguments, **named):
-        found = launch(*arguments, **named)
-        return found._replace(report=found.report._replace(applied=Failed()))
-
-    monkeypatch.setattr(trained, "launch_step", launched)
+    answer(monkeypatch, Failed)
     with pytest.raises(jax.errors.JaxRuntimeError, match="out of memory") as error:
         kit.update(cluster, ragged)
     assert error.value.__notes__ == [
-        "The devices failed in optimizer step 0 of the actor, and what it was to overwrite, the "
-        "optimizer's state, is lost: go on from a checkpoint."
+        "The devices failed in optimizer step 0 of the actor, or in the pass before it. What the "
+        "step was to overwrite, the optimizer's state, is lost: go on from a checkpoint."
     ]
     assert cluster.steps("actor") == 0
+
+
+def test_an_optimizer_that_waits_on_the_host_is_compiled_for_the_devices(kit, ragged, compiled):
+    options = {"optimizer": OptimizerConfig(learning_rate=0.0321)}
+    cluster = kit.cluster(**options, offload_to_cpu=OFFLOADS[-1])
+    cluster.compile_steps()
+    assert compiled.count("jit(_step_if)") == 1
+    compiled.clear()
+    kit.update(cluster, ragged)
+    assert "jit(_step_if)" not in compiled
 
 
 def _fresh(dtype, gradients, loss=1.0, optimizer=ADAM):

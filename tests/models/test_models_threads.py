@@ -140,6 +140,25 @@ def test_a_thread_that_an_error_ends_is_not_lent_again():
     assert failed[0] not in threads._IDLE
 
 
+def test_a_thread_that_an_interrupt_leaves_without_work_is_lent_again(monkeypatch):
+    threads._IDLE.clear()
+    start = threads._KeptThread.start
+
+    def interrupted(thread):
+        start(thread)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threads._KeptThread, "start", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            LentThread(print, "lent").start()
+    (kept,) = threads._IDLE
+    done = LentThread(lambda: None, "lent")
+    done.start()
+    done.join()
+    assert done.ident == kept.ident
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no process can be forked")
 @pytest.mark.filterwarnings("ignore:.*fork")
 def test_a_forked_child_waits_for_no_thread_and_has_its_own():

@@ -1,7 +1,9 @@
 """Completions handed out as they end, prompts read in pieces, weights laid out for decoding."""
 
 import dataclasses
+import gc
 import logging
+from threading import Event
 
 import jax
 import jax.numpy as jnp
@@ -28,6 +30,7 @@ from zootomy.rollout import (
     vanilla,
     vanilla_run,
 )
+from zootomy.rollout.streaming import in_background
 
 VOCABULARY = 23
 CONFIG = RolloutConfig(max_prompt_tokens=12, max_new_tokens=10, max_slots=4)
@@ -263,3 +266,25 @@ def test_prompts_of_many_lengths_compile_a_bounded_number_of_programs(model):
     # widths 16, 32 and 50, of which a pass holds 4, 2 and 1 prompts
     assert engine.compilations["read"] <= 3
     assert engine.compilations["decode"] == 1
+
+
+def test_a_stream_that_nobody_reads_is_stopped():
+    told, begun = Event(), Event()
+
+    def forever():
+        begun.set()
+        while not told.wait(0.01):
+            pass
+        yield from ()
+
+    for read in (False, True):
+        told.clear()
+        lane = in_background([forever()], told.set)
+        assert begun.wait(60)
+        if read:
+            told.set()
+            assert list(lane) == []
+            told.clear()
+        del lane
+        gc.collect()
+        assert told.is_set() != read  # What has come to its end is not stopped again.
