@@ -3,16 +3,19 @@
 Runs steps of a real run (task, scoring, packing, experience, logs, samples, screen) under
 `jax.profiler` and takes the time off in which any program runs on a device. What is left is all
 that a step waits for: the learner, the engine's scheduling, JAX's start of programs. Work of the
-host beside a computing device is not in it. Prints JSON, one line a size. A step has 8 prompts of
-8 completions.
+host beside a computing device is not in it. Prints JSON, one line a size and shape of a step: that
+of the benchmarks (8 prompts of 32 tokens, 4 completions of 64 each), and one of short completions
+(8 prompts of 8, 8 completions of up to 32 that end where they like), which has less to compute for
+twice as many sequences.
 
     python benchmarks/overhead.py                     # 0.8M and 10M parameters
-    python benchmarks/overhead.py --sizes 0.8M
+    python benchmarks/overhead.py --sizes 0.8M --shapes short
 """
 
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import statistics
 import tempfile
@@ -34,7 +37,7 @@ from zootomy.learners.run_config import RunConfig, read_yaml
 from zootomy.learners.telemetry import Telemetry
 from zootomy.models import ModelConfig, make_model
 from zootomy.monitor import RunLog, SampleLog, Screen
-from zootomy.tasks import make_task
+from zootomy.tasks import CharacterTokenizer, Task, make_task
 
 DEMO = Path(__file__).parent.parent / "examples" / "demo.yaml"
 RECORDING = "recording"
@@ -50,13 +53,41 @@ class Arguments:
 
     Attributes:
         sizes: models.
+        shapes: of a step.
         steps: steps with a clock, and as many recorded; the median counts.
-        tokens: longest completion.
     """
 
     sizes: tuple[str, ...] = ("0.8M", "10M")
+    shapes: tuple[str, ...] = ("benchmarks", "short")
     steps: int = 5
-    tokens: int = 32
+
+
+class Shape(NamedTuple):
+    """Of a step with 8 prompts.
+
+    Attributes:
+        terms: numbers in a prompt, which has twice as many tokens.
+        group: completions of a prompt.
+        tokens: of a completion, at most.
+        whole: whether no token ends one before.
+    """
+
+    terms: int
+    group: int
+    tokens: int
+    whole: bool
+
+
+SHAPES = {"benchmarks": Shape(16, 4, 64, True), "short": Shape(4, 8, 32, False)}
+
+
+class Endless(CharacterTokenizer):
+    """No token ends a completion."""
+
+    @property
+    def stop_ids(self) -> tuple[int, ...]:
+        """None."""
+        return ()
 
 
 class Part(NamedTuple):
@@ -128,31 +159,38 @@ def covered(spans: Spans, begin: float, end: float) -> float:
     return total
 
 
-def configured(arguments: Arguments, folder: Path) -> tuple[z.Algorithm, RunConfig]:
-    """The demo's task with completions of any length and a log of everything."""
+def configured(
+    arguments: Arguments, shape: Shape, folder: Path
+) -> tuple[z.Algorithm, RunConfig, Task]:
+    """The demo's task with a step's shape and a log of everything."""
     algorithm, config = read_yaml(DEMO)
-    rollout = replace(config.rollout, max_new_tokens=arguments.tokens)
-    batch = replace(config.batch, full=8)
-    # Next to nothing is learned, so that all steps sample completions of like lengths.
-    optimizer = replace(config.optimizer, schedule="constant", warmup_steps=0, learning_rate=1e-9)
-    config = replace(config, optimizer=optimizer)
+    options = {**config.task.options, "terms": shape.terms}
+    task = make_task(replace(config.task, options=options))
+    if shape.whole:
+        assert isinstance(task.tokenizer, CharacterTokenizer)
+        task = replace(task, tokenizer=Endless(task.tokenizer.alphabet))
     config = replace(
         config,
-        rollout=rollout,
-        batch=batch,
+        # Next to nothing is learned, so that all steps sample completions of like lengths.
+        optimizer=replace(
+            config.optimizer, schedule="constant", warmup_steps=0, learning_rate=1e-9
+        ),
+        rollout=replace(
+            config.rollout, max_prompt_tokens=2 * shape.terms, max_new_tokens=shape.tokens
+        ),
+        batch=replace(config.batch, full=8, group_size=shape.group),
         folder=str(folder),
         steps=COMPILING + 2 * arguments.steps + 1,
+        # Nothing is evaluated, so no checkpoint has a score to be kept by.
+        evaluation=replace(config.evaluation, every=0),
+        checkpoint=replace(config.checkpoint, keep_best=0),
     )
-    # Nothing is evaluated, so no checkpoint has a score to be kept by.
-    checkpoint = replace(config.checkpoint, keep_best=0)
-    evaluation = replace(config.evaluation, every=0)
-    return algorithm, replace(config, evaluation=evaluation, checkpoint=checkpoint)
+    return algorithm, config, task
 
 
-def measured(size: str, arguments: Arguments, folder: Path) -> dict[str, Any]:
-    """Shares of a step of one size."""
-    algorithm, config = configured(arguments, folder)
-    task = make_task(config.task)
+def measured(size: str, shape: str, arguments: Arguments, folder: Path) -> dict[str, Any]:
+    """Shares of a step of one size and shape."""
+    algorithm, config, task = configured(arguments, SHAPES[shape], folder)
     hidden, layers, inner, head = SIZES[size]
     model = make_model(
         ModelConfig(
@@ -167,6 +205,7 @@ def measured(size: str, arguments: Arguments, folder: Path) -> dict[str, Any]:
     parts = Recording.read(folder / RECORDING).parts()
     return {
         "size": size,
+        "shape": shape,
         "parameters": parameters,
         "step_seconds": statistics.median(plain),
         "recorded_step_seconds": statistics.median(part.whole for part in parts),
@@ -211,10 +250,10 @@ def record(learner: Any, config: RunConfig, folder: Path) -> list[float]:
 
 
 def main(arguments: Arguments) -> None:
-    """Measure all sizes and print them."""
-    for size in arguments.sizes:
+    """Measure all sizes and shapes and print them."""
+    for size, shape in itertools.product(arguments.sizes, arguments.shapes):
         with tempfile.TemporaryDirectory() as folder:
-            print(json.dumps(measured(size, arguments, Path(folder))), flush=True)
+            print(json.dumps(measured(size, shape, arguments, Path(folder))), flush=True)
 
 
 if __name__ == "__main__":
