@@ -76,22 +76,16 @@ def look(
     Returns:
         What was found; updates and new state, or None.
     """
-    report = _glance(total)
-    if check == "gradients":
-        return report, None
-    updates, new_state = _update(
-        optimizer, params, optimizer_state, total.gradients, report.grad_norm
-    )
-    flags = jax.tree.leaves(jax.tree.map(_finite, updates))
-    report = report._replace(applied=report.applied & jnp.stack(flags).all())
-    return report, (updates, new_state) if check == "kept updates" else None
-
-
-def _glance(total: Total) -> StepReport:
     # The norm of gradients that are not all finite is not finite: they need no look of their own.
     grad_norm = optax.tree.norm(total.gradients)
     applied = jnp.isfinite(total.loss) & jnp.isfinite(grad_norm)
-    return StepReport(applied, grad_norm, total.loss)
+    report = StepReport(applied, grad_norm, total.loss)
+    if check == "gradients":
+        return report, None
+    updates, new_state = _update(optimizer, params, optimizer_state, total.gradients, grad_norm)
+    flags = jax.tree.leaves(jax.tree.map(_finite, updates))
+    report = report._replace(applied=applied & jnp.stack(flags).all())
+    return report, (updates, new_state) if check == "kept updates" else None
 
 
 def _update(
@@ -108,11 +102,14 @@ def _update(
 
 @functools.partial(QuickJit, static_argnames=("optimizer",))
 def find_finite(
-    optimizer: optax.GradientTransformation, params: Any, optimizer_state: Any, gradients: Any
+    optimizer: optax.GradientTransformation,
+    params: Any,
+    optimizer_state: Any,
+    gradients: Any,
+    grad_norm: jax.Array,
 ) -> Finite:
     """Where a step is not finite: compiled when one is not, and not before."""
-    norm = optax.tree.norm(gradients)
-    updates, _ = _update(optimizer, params, optimizer_state, gradients, norm)
+    updates, _ = _update(optimizer, params, optimizer_state, gradients, grad_norm)
     return Finite(jax.tree.map(_finite, gradients), jax.tree.map(_finite, updates))
 
 

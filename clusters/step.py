@@ -49,26 +49,23 @@ class Step:
         self._optimizer = optimizer
         self._given = optimizer_state, total.gradients
         self._kept_state: Any = None
-        self._structure = jax.tree.structure((optimizer_state, params))
         self._results: list[list[jax.Array]] = []
         launched = is_launched(check, keep_optimizer=keep_optimizer)
-        self._program: Any = None
         if kept is not None:
             updates, self._kept_state = kept
-            self._structure = jax.tree.structure(params)
             self.spent = "neither" if keep_params else "params"
+            self._structure = jax.tree.structure(params)
             self._program = apply_program(keep_params=keep_params)
             self._arguments = params, updates
         else:
+            self._structure = jax.tree.structure((optimizer_state, params))
             self._program = step_program(
                 self.spent, keep_optimizer=keep_optimizer, launched=launched
             )
-            self._arguments = optimizer, optimizer_state, params, total.gradients
-            self._arguments += (self.report.grad_norm,)
-        if launched:
-            # Nothing is waited for: devices go from the gradient to the step by themselves.
-            self._arguments += (self.report.applied,)
-        elif not bool(self.report.applied):
+            given = optimizer, optimizer_state, params, total.gradients, self.report.grad_norm
+            self._arguments = (*given, self.report.applied) if launched else given
+        # What is launched is not waited for: devices go from the gradient to the step themselves.
+        if not launched and not bool(self.report.applied):
             self._program = None
 
     def begin(self) -> None:
@@ -111,7 +108,9 @@ class Step:
             params: as they are.
         """
         gradients = self.made if self.spent == "gradients" else self._given[1]
-        finite = find_finite(self._optimizer, params, self.optimizer_state, gradients)
+        finite = find_finite(
+            self._optimizer, params, self.optimizer_state, gradients, self.report.grad_norm
+        )
         return self.report._replace(finite=finite)
 
 

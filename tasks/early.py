@@ -90,13 +90,12 @@ class EarlyScores:
     ) -> Outcome:
         """What one function said of all N; those not judged before are judged now."""
         for number, completion in enumerate(completions):
-            if number not in self._said:
-                self.add(
-                    number,
-                    completion,
-                    None if tokens is None else tokens[number],
-                    None if turns is None else turns[number],
-                )
+            self.add(
+                number,
+                completion,
+                None if tokens is None else tokens[number],
+                None if turns is None else turns[number],
+            )
         said = [self._said[number][reward.name] for number in range(len(completions))]
         errors = [outcome.error for outcome in said if outcome.error]
         return Outcome(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy as np
 from .early import EarlyScores
 from .outcomes import call_reward
 from .parts import check_tokens, parts_of
-from .signatures import Arguments, bind, plan
+from .signatures import Arguments, bind
 from .types import Example, Prompt, RewardFunction, Task, TaskError
 
 
@@ -95,14 +95,14 @@ def score(
     if not rewards:
         raise TaskError("There is no reward function to score with; give at least one.")
     given = Arguments(prompts, completions, columns, step, tokens, turns)
-    calls = [(_bound(reward, given), parts_of(reward, tokens, turns)) for reward in rewards]
+    calls = [(bind(reward, given), parts_of(reward, tokens, turns)) for reward in rewards]
     if early is None:
         early = EarlyScores(rewards, prompts, columns, step=step)
     components = np.full((len(rewards), count), np.nan, np.float32)
     failed = np.zeros((len(rewards), count), bool)
     last_error, in_parts = None, []
     for row, (reward, (call, parts)) in enumerate(zip(rewards, calls, strict=True)):
-        if call is None:
+        if reward.alone:
             outcome = early.outcome(reward, completions, tokens, turns)
         else:
             outcome = call_reward(reward.name, call, count, parts)
@@ -126,14 +126,6 @@ def score(
         last_error=last_error,
         token_rewards=_added(in_parts),
     )
-
-
-def _bound(reward: RewardFunction, given: Arguments) -> Callable[[], Any] | None:
-    """A function with its arguments; None for one that judges each completion by itself."""
-    if reward.alone:
-        plan(reward, given.known())  # A column that is not there is told before any call.
-        return None
-    return bind(reward, given)
 
 
 def _added(in_parts: list[list[np.ndarray]]) -> tuple[np.ndarray, ...] | None:

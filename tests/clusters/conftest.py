@@ -47,6 +47,12 @@ def squared_values(outputs, batch, coefficients):
     return jnp.sum(jnp.where(weights > 0, weights * (outputs.values - 1) ** 2, 0.0)), {}
 
 
+def nan_gradient(outputs, batch, coefficients):
+    """0, but its slope is infinite."""
+    del batch, coefficients
+    return jnp.sqrt(outputs.logp * 0).sum(), {}
+
+
 class Kit(NamedTuple):
     """What the tests share."""
 
@@ -56,6 +62,7 @@ class Kit(NamedTuple):
 
     weighted_logp = staticmethod(weighted_logp)
     squared_values = staticmethod(squared_values)
+    nan_gradient = staticmethod(nan_gradient)
 
     def decoder(self, seed=0, **changes):
         return Decoder(dataclasses.replace(self.config, **changes), rngs=nnx.Rngs(seed))

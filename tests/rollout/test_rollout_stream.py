@@ -279,6 +279,7 @@ def test_a_stream_that_nobody_reads_is_stopped():
 
     for read in (False, True):
         told.clear()
+        begun.clear()
         lane = in_background([forever()], told.set)
         assert begun.wait(60)
         if read:
