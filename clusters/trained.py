@@ -78,7 +78,8 @@ class TrainedModel(RoleModel):
         self.scheduled = config.schedule != "constant"
         self.optimizer = make_optimizer(config, total_steps) if optimizer is None else optimizer
         self.schedule = make_schedule(config, total_steps)
-        self._check: Check = config.check
+        # Of an optimizer from elsewhere nothing is known.
+        self._check: Check = config.check if optimizer is None else "updates"
         self.optimizer_state = self._first_state()
         self.steps = 0
         like = jax.tree.map(lambda p: jax.ShapeDtypeStruct(p.shape, p.dtype), self.params)

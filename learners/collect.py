@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,11 +14,11 @@ import numpy as np
 from ..monitor import Spans
 from ..registry import ZootomyError, bind, get, setting
 from ..rollout import Completion, Request, RolloutConfig, RolloutEngine, fit_prompts, stream
-from ..tasks import Example, PromptOrder, Task
+from ..tasks import PromptOrder, Task
 from .algorithm import Algorithm
 from .batch import BatchConfig
 from .contents import one
-from .judge import Judge, Judging
+from .judge import Judge
 from .seeds import derive_seed
 
 
@@ -76,23 +74,6 @@ class Collected:
     failures: Counter[str]
 
 
-class _Key(NamedTuple):
-    """What a round of sampling depends on, beside the weights."""
-
-    indices: tuple[int, ...]
-    step: int
-    attempt: int
-
-
-class _Round(NamedTuple):
-    """What is known of a round of sampling before there are weights for it."""
-
-    examples: list[Example]
-    prompts: list[tuple[int, ...]]
-    judging: Judging
-    seed: int
-
-
 class Collector:
     """Fills full batches from a task's prompts.
 
@@ -125,20 +106,6 @@ class Collector:
         self.seed = seed
         self.order = PromptOrder(len(task.train), derive_seed(seed, "prompts"))
         self.greedy = "greedy_baseline" in algorithm.needs
-        self._prepared: tuple[_Key, _Round] | None = None
-
-    def prepare(self, cursor: int, step: int) -> None:
-        """Get ready for the `collect` of a step that comes, while devices are busy.
-
-        Args:
-            cursor: as of `collect`, as the next.
-            step: the step, counted from 0.
-        """
-        # What goes wrong here does so in its step, and is told there.
-        with suppress(Exception):
-            key = _Key(tuple(self.order.take(cursor, self.batch.full)), step, 0)
-            if self._prepared is None or self._prepared[0] != key:
-                self._prepared = key, self._round(key)
 
     def collect(self, cursor: int, step: int, spans: Spans | None = None) -> Collected:
         """The batch of a step, from the prompts after `cursor`.
@@ -160,8 +127,7 @@ class Collector:
             wanted = self.batch.full - len(kept)
             indices = self.order.take(cursor + consumed, wanted)
             consumed += wanted
-            key = _Key(tuple(indices), step, refills)
-            groups, error = self._roll_out(key, failures, spans)
+            groups, error = self._roll_out(indices, step, refills, failures, spans)
             sampled += groups
             _refuse_unscored(sampled, step, error)
             if strategy != "refill":
@@ -178,30 +144,24 @@ class Collector:
             kept = _replace(kept)
         return Collected(kept, consumed, sampled, refills, failures)
 
-    def _take_round(self, key: _Key) -> _Round:
-        """What was prepared for a round, if its examples are still those of the task."""
-        prepared, self._prepared = self._prepared, None
-        if prepared is not None and prepared[0] == key:
-            pairs = zip(key.indices, prepared[1].examples, strict=True)
-            if all(self.task.train[index] is example for index, example in pairs):
-                return prepared[1]
-        return self._round(key)
-
-    def _round(self, key: _Key) -> _Round:
-        examples = [self.task.train[index] for index in key.indices]
-        encode = self.task.tokenizer.encode_prompt
-        prompts = fit_prompts([encode(example.prompt) for example in examples], self.rollout)
-        judging = self.judge.begin(examples, self.batch.group_size, key.step)
-        seed = derive_seed(self.seed, "rollout", key.step, key.attempt)
-        return _Round(examples, prompts, judging, seed)
-
     def _roll_out(
-        self, key: _Key, failures: Counter[str], spans: Spans
+        self,
+        indices: Sequence[int],
+        step: int,
+        attempt: int,
+        failures: Counter[str],
+        spans: Spans,
     ) -> tuple[list[Group], str | None]:
         """G scored completions for each of some prompts, and what went wrong in scoring."""
-        examples, prompts, judging, seed = self._take_round(key)
-        size, step = self.batch.group_size, key.step
-        sampling = self.rollout.sampling(self.task.tokenizer.stop_ids)
+        examples = [self.task.train[index] for index in indices]
+        tokenizer = self.task.tokenizer
+        prompts = fit_prompts(
+            [tokenizer.encode_prompt(example.prompt) for example in examples], self.rollout
+        )
+        size = self.batch.group_size
+        sampling = self.rollout.sampling(tokenizer.stop_ids)
+        seed = derive_seed(self.seed, "rollout", step, attempt)
+        judging = self.judge.begin(examples, size, step)
         found: dict[tuple[int, int], Completion] = {}
         requests = [Request(prompt, size) for prompt in prompts]
         with spans("rollout"):
@@ -244,7 +204,7 @@ class Collector:
                 if scores.token_rewards is None
                 else scores.token_rewards[i * size : (i + 1) * size],
             )
-            for i, index in enumerate(key.indices)
+            for i, index in enumerate(indices)
         ]
         return groups, scores.last_error
 

@@ -164,16 +164,9 @@ class Learner:
         with self.pipeline.ahead(sampled, cursor, self.steps_done + 1, spans):
             memory = self.memory.see(sampled, self.scalings)
             collected = memory.recall(sampled, self.scalings)
-            # What is said of this batch, and is known of the next, the host works out while the
-            # devices learn.
+            # What is said of the batch is worked out while the devices learn from it.
             said = functools.cache(lambda: self._described(sampled, collected, memory, on_batch))
-
-            def beside() -> None:
-                said()
-                if not self.pipeline.max_staleness:
-                    self.collector.prepare(cursor, self.steps_done + 1)
-
-            totals = self.updater.update(collected, self.steps_done, coefficients, spans, beside)
+            totals = self.updater.update(collected, self.steps_done, coefficients, spans, said)
         with spans("sync"):
             self.cluster.sync_weights()
 

@@ -107,11 +107,10 @@ class OpenThreads:
                 thread.join()
 
     def end(self) -> None:
-        """Stop them and wait; nothing if they have ended."""
-        if self in _OPEN:
-            self.stop()
-            self.wait()
-            self.ended()
+        """Stop them and wait."""
+        self.stop()
+        self.wait()
+        self.ended()
 
     def ended(self) -> None:
         """Their work is done: nobody has to wait for them."""

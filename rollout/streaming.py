@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import functools
-import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from queue import SimpleQueue
+from typing import Any
 
 from ..models.threads import LentThread, OpenThreads
 from .types import Completion, Finished, Request, RolloutEngine, SamplingParams, StreamingEngine
@@ -76,23 +76,23 @@ def in_background(
 
     threads = [LentThread(functools.partial(work, items), name) for items in sources]
     going = OpenThreads(stop, threads)
+    reader = _read(found, len(threads), going)
+    next(reader)  # What has not begun has no end: closed or dropped, it would stop nothing.
     try:
         for thread in threads:
             thread.start()
     except BaseException:
-        going.end()
+        reader.close()
         raise
-    reader = _read(found, len(threads), going)
-    # One that is dropped before it was asked for anything has no end of its own.
-    weakref.finalize(reader, going.end).atexit = False
     return reader
 
 
 def _read(
     found: SimpleQueue[Finished | BaseException | None], left: int, going: OpenThreads
-) -> Iterator[Finished]:
+) -> Generator[Any]:
     item = None
     try:
+        yield None
         while left:
             item = found.get()
             if isinstance(item, BaseException):

@@ -7,10 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from zootomy.clusters import NonFiniteError, OptimizerConfig, make_optimizer
+from zootomy.clusters import NonFiniteError, OptimizerConfig, Role, make_optimizer
 from zootomy.clusters.optimizer_step import step_program
 from zootomy.clusters.programs import Total
 from zootomy.clusters.step import Step, is_launched
+from zootomy.clusters.trained import TrainedModel
 
 PARAMS = {"embed": jnp.ones((4, 3)), "kernel": jnp.full((3, 2), 0.5), "bias": jnp.zeros(2)}
 GRADS = jax.tree.map(lambda p: jnp.linspace(0.1, 1.0, p.size).reshape(p.shape), PARAMS)
@@ -357,3 +358,28 @@ def _assert_same(one, other):
     pairs = [(model.params, model.optimizer_state) for model in (one._actor, other._actor)]
     jax.tree.map(np.testing.assert_array_equal, *jax.device_get(pairs))
     assert one.steps("actor") == other.steps("actor")
+
+
+def test_an_optimizer_from_elsewhere_is_looked_at_first(kit, ragged):
+    """Nothing bounds its updates, and its state may change as a condition forbids."""
+
+    def init(params):
+        del params
+        return {"n": jnp.zeros((), jnp.int32)}
+
+    def update(updates, state, params=None):
+        return jax.tree.map(lambda g: -0.1 * g, updates), {"n": state["n"] + 1.0}
+
+    config = kit.cluster().config
+    model = TrainedModel(
+        Role.ACTOR, kit.decoder(), config.placement("actor"), kit.adam, 10,
+        optimizer=optax.GradientTransformation(init, update),
+    )  # fmt: skip
+    gradients = jax.tree.map(jnp.ones_like, model.params)
+    before = jax.tree.map(np.asarray, model.params)
+    assert model.step(Total(gradients, jnp.float32(1.0))).applied
+    jax.tree.map(
+        lambda old, new: np.testing.assert_allclose(new, old - 0.1, rtol=1e-6, atol=1e-7),
+        before, model.params,
+    )  # fmt: skip
+    assert model.optimizer_state["n"] == 1.0

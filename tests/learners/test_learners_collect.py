@@ -85,61 +85,6 @@ def test_the_cursor_addresses_the_prompts(digits, random_engine):
             np.testing.assert_array_equal(a.tokens, b.tokens)
 
 
-class TestPrepared:
-    """What a round takes beside weights is made while devices learn, and changes nothing."""
-
-    def build(self, digits, engine, monkeypatch):
-        """A collector, and the steps for which a judge began."""
-        made, begun = collector(digits, engine, Table({})), []
-        begin = made.judge.begin
-        monkeypatch.setattr(
-            made.judge, "begin", lambda *given: begun.append(given[2]) or begin(*given)
-        )
-        return made, begun
-
-    def test_a_round_is_made_once(self, digits, random_engine, monkeypatch):
-        made, begun = self.build(digits, random_engine(), monkeypatch)
-        other = collector(digits, random_engine(), Table({}))
-        for _ in range(2):
-            made.prepare(2, 7)
-        assert begun == [7]
-        found, wanted = made.collect(2, 7), other.collect(2, 7)
-        assert begun == [7]
-        for one, same in zip(found.groups, wanted.groups, strict=True):
-            assert one.example == same.example
-            np.testing.assert_array_equal(one.rewards, same.rewards)
-            for a, b in zip(one.completions, same.completions, strict=True):
-                np.testing.assert_array_equal(a.tokens, b.tokens)
-        made.collect(2, 7)  # It is used up: a judge keeps what it has seen.
-        assert begun == [7, 7]
-
-    @pytest.mark.parametrize("given", [(0, 7), (2, 6)])
-    def test_it_is_for_that_step_alone(self, digits, random_engine, monkeypatch, given):
-        made, begun = self.build(digits, random_engine(), monkeypatch)
-        made.prepare(2, 7)
-        found = made.collect(*given)
-        assert begun == [7, given[1]]
-        wanted = collector(digits, random_engine(), Table({})).collect(*given)
-        assert [one.example for one in found.groups] == [one.example for one in wanted.groups]
-
-    def test_examples_that_were_changed_meanwhile_count(self, digits, random_engine, monkeypatch):
-        made, begun = self.build(digits, random_engine(), monkeypatch)
-        train = list(made.task.train)
-        made.task = replace(made.task, train=train)
-        made.prepare(0, 0)
-        index = made.order.take(0, 2)[1]
-        train[index] = replace(train[index], prompt="9")
-        assert made.collect(0, 0).groups[1].prompt == (11,)  # id 2 is "0"
-        assert begun == [0, 0]
-
-    def test_what_is_wrong_is_told_in_its_step(self, digits, random_engine):
-        made = collector(digits, random_engine(), Table({}))
-        train = [replace(one, prompt="12345") for one in made.task.train]
-        made.task = replace(made.task, train=train)
-        made.prepare(0, 0)
-        assert "max_prompt_tokens" in fails(made.collect, 0, 0)
-
-
 def test_every_call_has_its_own_seed(digits, random_engine):
     engine = random_engine()
     silent = dict.fromkeys(range(4), (1.0, 1.0))

@@ -378,25 +378,3 @@ def test_a_resumed_learner_goes_on_as_the_other_would_have(learner_of):
     ]
     assert same(params(other.cluster), params(one.cluster))
     assert other.state()[1] == one.state()[1]
-
-
-@pytest.mark.parametrize("staleness", [0, 1])
-def test_the_next_round_is_prepared_while_devices_learn(tiny_learner, monkeypatch, staleness):
-    """But where another thread samples it already."""
-    learner = tiny_learner("dr_grpo", mini=2, learning={"max_staleness": staleness})
-    begun, steps, updates = [], [], []
-    begin, update = learner.judge.begin, learner.cluster.update
-    monkeypatch.setattr(
-        learner.judge, "begin", lambda *given: begun.append(given[2]) or begin(*given)
-    )
-    monkeypatch.setattr(
-        learner.cluster, "update", lambda *a, **k: (update(*a, **k), updates.append(list(begun)))[0]
-    )
-    for _ in range(2):
-        learner.step()
-        steps.append(list(begun))
-    # Two optimizer steps a learner step: the first of them had the next round made.
-    assert steps[0][:2] == [0, 1]
-    assert sorted(steps[-1]) == [0, 1, 2]
-    assert 1 in updates[0]
-    assert (learner.collector._prepared is None) == bool(staleness)
