@@ -121,8 +121,20 @@ def _value_product(weights: jax.Array, v: jax.Array) -> jax.Array:
 def _score_sum(q: jax.Array, k: jax.Array) -> jax.Array:
     # Sums over two sources of one shape would share the queries' copies, written out for both.
     q, k = jax.lax.optimization_barrier((q, k))
-    return jnp.sum(q[..., None] * k[:, :, None], axis=-2)
+    return _sum(q[..., None], k[:, :, None])
 
 
 def _value_sum(weights: jax.Array, v: jax.Array) -> jax.Array:
-    return jnp.sum(weights[..., None] * v[:, :, None], axis=-2)
+    return _sum(weights[..., None], v[:, :, None])
+
+
+def _sum(a: jax.Array, b: jax.Array) -> jax.Array:
+    """`sum(a * b, axis=-2)` of arrays with as many axes, which broadcast.
+
+    Leading axes of one, as a query of its own has for each key head, are left out: with them the
+    compiler's sums take 7 to 150 times as long.
+    """
+    *lead, _, _ = jnp.broadcast_shapes(a.shape, b.shape)
+    ones = tuple(axis for axis, size in enumerate(lead) if size == 1)
+    found = jnp.sum(jnp.squeeze(a, ones) * jnp.squeeze(b, ones), axis=-2)
+    return jnp.expand_dims(found, ones)

@@ -16,8 +16,8 @@ from .buckets import fit, slot_ladder
 
 # A product of fewer rows takes about as long, since it first lays out all the weights.
 LANE_ROWS = 32
-# Of weights that stay in the caches a product is so little of a step that half the rows pay too.
-SMALL_WEIGHTS = 2**24  # bytes
+# Where a layer has few weights its products are so little of a step that half the rows pay too.
+SMALL_LAYER = 2**23  # bytes, all weights shared out over the layers
 UNEVEN = 1.25  # times the mean that a lane may have to do
 
 
@@ -42,10 +42,10 @@ def cores() -> int:
     return os.cpu_count() or 1
 
 
-def lane_rows(params: object) -> int:
-    """How many rows another lane takes to pay, with these weights."""
+def lane_rows(params: object, layers: int) -> int:
+    """How many rows another lane takes to pay, with the weights of a model of some layers."""
     size = sum(array.nbytes for array in jax.tree.leaves(params))
-    return LANE_ROWS // 2 if size <= SMALL_WEIGHTS else LANE_ROWS
+    return LANE_ROWS // 2 if size <= SMALL_LAYER * layers else LANE_ROWS
 
 
 def deal(

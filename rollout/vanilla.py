@@ -67,7 +67,7 @@ class VanillaEngine:
         # saves. Nor do weights that are spread over several devices become one matrix.
         alone_on_cpu = len(devices) == 1 and devices.pop().platform == "cpu"
         self._most_lanes = cores() if alone_on_cpu else 1
-        self._lane_rows = lane_rows(params)
+        self._lane_rows = lane_rows(params, model.config.num_layers)
         self._programs = Programs(
             model,
             cache_dtype=dtype,

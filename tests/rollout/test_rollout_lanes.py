@@ -19,7 +19,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from zootomy import ZootomyError
 from zootomy.models import PRESETS, make_model
 from zootomy.rollout import Request, RolloutConfig, VanillaEngine, lanes, vanilla, vanilla_run
-from zootomy.rollout.lanes import LANE_ROWS, SMALL_WEIGHTS, Places, deal, lane_rows
+from zootomy.rollout.lanes import LANE_ROWS, SMALL_LAYER, Places, deal, lane_rows
 
 VOCABULARY = 23
 CONFIG = RolloutConfig(max_prompt_tokens=12, max_new_tokens=10, max_slots=12)
@@ -79,9 +79,11 @@ def test_every_request_has_one_lane_and_slots_hold_out(counts, max_slots, most, 
         assert max(loads) <= places.slots  # nothing waits that had a slot in one lane
 
 
-def test_half_the_rows_pay_with_weights_that_caches_hold():
-    assert lane_rows([np.zeros(SMALL_WEIGHTS // 8), np.zeros(0)]) == LANE_ROWS // 2
-    assert lane_rows([np.zeros(SMALL_WEIGHTS // 8), np.zeros(1, np.int8)]) == LANE_ROWS
+def test_half_the_rows_pay_with_layers_of_few_weights():
+    full = np.zeros(SMALL_LAYER // 8)
+    assert lane_rows([full, np.zeros(0)], layers=1) == LANE_ROWS // 2
+    assert lane_rows([full, np.zeros(1, np.int8)], layers=1) == LANE_ROWS
+    assert lane_rows([full, full], layers=2) == LANE_ROWS // 2
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +96,7 @@ def model():
 def make(model, monkeypatch):
     def make(cores, model=model):
         monkeypatch.setattr(vanilla, "cores", lambda: cores)
-        monkeypatch.setattr(vanilla, "lane_rows", lambda params: 4)
+        monkeypatch.setattr(vanilla, "lane_rows", lambda params, layers: 4)
         return VanillaEngine(CONFIG, model)
 
     return make
@@ -145,7 +147,7 @@ def test_lanes_share_their_programs_and_weights(make, monkeypatch):
 
 def test_lanes_share_the_budget_of_tokens_that_are_read(model, monkeypatch):
     monkeypatch.setattr(vanilla, "cores", lambda: 2)
-    monkeypatch.setattr(vanilla, "lane_rows", lambda params: 4)
+    monkeypatch.setattr(vanilla, "lane_rows", lambda params, layers: 4)
     engine = VanillaEngine(dataclasses.replace(CONFIG, prefill_tokens=32), model)
     read, shapes = engine._programs.read, []
     monkeypatch.setattr(
@@ -242,7 +244,7 @@ def test_a_process_may_end_while_lanes_decode():
     script = """
 from zootomy.models import PRESETS, make_model
 from zootomy.rollout import Request, RolloutConfig, VanillaEngine, vanilla
-vanilla.cores, vanilla.lane_rows = lambda: 2, lambda params: 4
+vanilla.cores, vanilla.lane_rows = lambda: 2, lambda params, layers: 4
 engine = VanillaEngine(
     RolloutConfig(max_prompt_tokens=4, max_new_tokens=500, max_slots=8),
     make_model(PRESETS["tiny"], vocab_size=23),
