@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .axes import whole_length
+from .layers import without_ones
 from .precision import einsum_float32
 
 # Masked scores are this low: finite, so that a row that sees nothing stays finite too, and low
@@ -165,7 +166,8 @@ def _by_keys(x, keys):
 def _backward(saved, d_out):
     queries, seen, weights, total, out = saved
     d_out = d_out.astype(jnp.float32) / total
-    shift = jnp.sum(d_out * out.astype(jnp.float32), axis=-1, keepdims=True)
+    shift = jnp.sum(without_ones(d_out) * without_ones(out).astype(jnp.float32), axis=-1)
+    shift = shift.reshape(*out.shape[:-1], 1)
     scale = queries.shape[-1] ** -0.5
     d_queries, d_seen = [], []
     for weight, one in zip(weights, seen, strict=True):
