@@ -12,7 +12,7 @@ from flax import nnx
 
 from ..models import Decoder, parts_on
 from ..registry import ZootomyError
-from .buckets import ladder
+from .buckets import Prefill, ladder
 from .checks import CLOSED, OWN_NOISE, SEED, check_positions, check_requests
 from .config import RolloutConfig
 from .lanes import Places, cores, deal, lane_rows
@@ -30,6 +30,9 @@ SMALLEST_WIDTH = 16  # prompt tokens
 SMALLEST_ROOM = 128
 # Tokens that are held of a prompt: decoding is compiled for each of these widths.
 SMALLEST_HELD = 32
+# Of the scores of a pass over prompts, of all its heads and of all lanes at a time: more leave a
+# CPU's caches, and their softmax waits for memory.
+CACHED_SCORES = 2**23  # bytes
 
 
 class VanillaEngine:
@@ -67,6 +70,8 @@ class VanillaEngine:
         # saves. Nor do weights that are spread over several devices become one matrix.
         alone_on_cpu = len(devices) == 1 and devices.pop().platform == "cpu"
         self._most_lanes = cores() if alone_on_cpu else 1
+        heads = model.config.num_heads
+        self._scored = CACHED_SCORES // (4 * heads) if alone_on_cpu else None
         self._lane_rows = lane_rows(params, model.config.num_layers)
         self._programs = Programs(
             model,
@@ -161,7 +166,7 @@ class VanillaEngine:
                 arrays,
                 words,
                 truncated=sampling.truncated,
-                prefill_tokens=max(1, self.config.prefill_tokens // len(places.lanes)),
+                prefill=self._prefill(len(places.lanes)),
                 widths=self._widths,
                 held_widths=self._held_widths,
                 rooms=self._rooms,
@@ -169,6 +174,11 @@ class VanillaEngine:
             for lane in places.lanes
         ]
         return runs[0].finished() if len(runs) == 1 else _side_by_side(runs)
+
+    def _prefill(self, lanes: int) -> Prefill:
+        """How much of prompts each of some lanes reads in one pass."""
+        pairs = None if self._scored is None else self._scored // lanes
+        return Prefill(max(1, self.config.prefill_tokens // lanes), pairs)
 
     def _places(self, counts: Sequence[int], lengths: Sequence[int]) -> Places:
         return deal(

@@ -12,7 +12,7 @@ from jax.sharding import Mesh
 
 from ..models import to_host
 from ..registry import ZootomyError
-from .buckets import fit, power_of_two
+from .buckets import Prefill, fit, power_of_two
 from .scheduler import NARROWER, WORTH_NARROWING, Row, Schedule
 from .types import Completion, Finished
 from .vanilla_decode import Programs
@@ -41,7 +41,7 @@ class Run:
         arrays: what the call chose.
         seed: as of `Fill`.
         truncated: whether top-p or top-k is on.
-        prefill_tokens: prompt tokens read in one pass.
+        prefill: how much of prompts is read in one pass.
         widths: buckets of prompt tokens that are read.
         held_widths: buckets of prompt tokens that are held while their completions grow.
         rooms: buckets of the tokens that a prompt and a slot have room for.
@@ -60,7 +60,7 @@ class Run:
         seed: np.ndarray,
         *,
         truncated: bool,
-        prefill_tokens: int,
+        prefill: Prefill,
         widths: tuple[int, ...],
         held_widths: tuple[int, ...],
         rooms: tuple[int, ...],
@@ -75,7 +75,7 @@ class Run:
         self._arrays = arrays
         self._seed = seed
         self._truncated = truncated
-        self._prefill_tokens = prefill_tokens
+        self._prefill = prefill
         self._widths = widths
         self._held_widths = held_widths
         self._rooms = rooms
@@ -146,8 +146,9 @@ class Run:
 
     def _read(self) -> PromptBatch:
         """Prefill the next prompts, as many as the budget of tokens holds."""
-        schedule, budget = self._schedule, self._prefill_tokens
+        schedule = self._schedule
         width = fit(schedule.longest_unread, self._widths)
+        budget = self._prefill.budget(width)
         chunk = None if width <= budget else power_of_two(budget)
         fitting = max(1, power_of_two(budget // width))
         largest = min(fitting, 1 << (self._prompts - 1).bit_length())

@@ -26,6 +26,7 @@ from zootomy.rollout import (
     RolloutConfig,
     StreamingEngine,
     VanillaEngine,
+    buckets,
     stream,
     vanilla,
     vanilla_run,
@@ -170,6 +171,26 @@ def test_a_prompt_longer_than_the_budget_is_read_in_pieces(engine, model, budget
     want = engine.generate(REQUESTS, STOPPING, seed=5)
     found = pieces.generate(REQUESTS, STOPPING, seed=5)
     assert all_same(found, want)
+
+
+@pytest.mark.parametrize(("scores", "chunk"), [(12 * 12, None), (12 * 5, 4)])
+def test_prompts_whose_scores_would_leave_the_caches(monkeypatch, engine, model, scores, chunk):
+    """Scores of one prompt of 12 tokens at a time, or of 4 of its tokens with all 12."""
+    heads = model.config.num_heads
+    monkeypatch.setattr(vanilla, "CACHED_SCORES", 4 * heads * scores)
+    monkeypatch.setattr(buckets, "LEAST_PREFILL", 1)
+    fewer = VanillaEngine(CONFIG, model)
+    read, seen = fewer._programs.read, []
+
+    def counted(params, tokens, lengths, **static):
+        seen.append((tokens.shape, static["chunk"]))
+        return read(params, tokens, lengths, **static)
+
+    monkeypatch.setattr(fewer._programs, "read", counted)
+    prompts = [Request(tuple((np.arange(12) + n) % VOCABULARY)) for n in range(3)]
+    found = fewer.generate(prompts, STOPPING, seed=5)
+    assert seen == [((1, 12), chunk)] * 3
+    assert all_same(found, engine.generate(prompts, STOPPING, seed=5))
 
 
 def test_joined_projections_are_the_same_function(model):
