@@ -153,6 +153,8 @@ class Watch:
                 for word in words:
                     self._hear(number, json.loads(word))
             what = "has died"
+        except ConnectionResetError:
+            what = "has died"  # With words of ours that it had not read.
         except TimeoutError:
             what = f"has not been heard of for {self._timeout:g} s"
         except OSError as error:

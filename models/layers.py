@@ -47,7 +47,7 @@ def without_ones(x: jax.Array) -> jax.Array:
     With them compilers for CPUs take several times as long to sum products.
     """
     *lead, last = x.shape
-    return x.reshape(*(size for size in lead if size > 1), last)
+    return x.reshape(*(size for size in lead if size != 1), last)
 
 
 def flat(x: jax.Array) -> jax.Array:

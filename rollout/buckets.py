@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
-
-LEAST_PREFILL = 256  # tokens; products of fewer take nearly as long
 
 
 def ladder(first: int, last: int) -> tuple[int, ...]:
@@ -51,25 +48,3 @@ def power_of_two(size: int) -> int:
     [0, 1, 4, 8]
     """
     return 1 << (size.bit_length() - 1) if size else 0
-
-
-class Prefill(NamedTuple):
-    """How much of prompts is read in one pass.
-
-    Attributes:
-        tokens: at most, padding included.
-        pairs: of a query and a key, of which a pass should score no more; None: any number.
-    """
-
-    tokens: int
-    pairs: int | None = None
-
-    def budget(self, width: int) -> int:
-        """Tokens of prompts of a width, padding included.
-
-        >>> Prefill(8192, pairs=1_000_000).budget(500)
-        2000
-        """
-        if self.pairs is None:
-            return self.tokens
-        return min(self.tokens, max(LEAST_PREFILL, self.pairs // width))

@@ -38,8 +38,7 @@ class RolloutConfig:
             keeps its last tokens.
         max_slots: completions that are decoded at the same time; the others wait for a slot. An
             accelerator has room for more.
-        prefill_tokens: prompt tokens (padding included) that are read in one pass, at most: on CPUs
-            `vanilla` reads fewer of long prompts, whose scores leave the caches.
+        prefill_tokens: prompt tokens (padding included) that are read in one pass.
         cache_dtype: precision of the keys and values; `"model"` is that of the model.
         seed: of the noise of calls that bring no seed of their own.
         recommended_correction: where the engine's arithmetic is not the trainer's and the

@@ -12,10 +12,11 @@ from flax import nnx
 
 from ..models import Decoder, parts_on
 from ..registry import ZootomyError
-from .buckets import Prefill, ladder
+from .buckets import ladder
 from .checks import CLOSED, OWN_NOISE, SEED, check_positions, check_requests
 from .config import RolloutConfig
 from .lanes import Places, cores, deal, lane_rows
+from .prefill import Prefill
 from .sampling import sampling_arrays
 from .scheduler import Schedule
 from .streaming import in_background, in_groups
@@ -30,8 +31,8 @@ SMALLEST_WIDTH = 16  # prompt tokens
 SMALLEST_ROOM = 128
 # Tokens that are held of a prompt: decoding is compiled for each of these widths.
 SMALLEST_HELD = 32
-# Of the scores of a pass over prompts, of all its heads and of all lanes at a time: more leave a
-# CPU's caches, and their softmax waits for memory.
+# Of the scores of prompts, of all heads of a layer and of all lanes at a time: more leave a CPU's
+# caches, and their softmax waits for memory.
 CACHED_SCORES = 2**23  # bytes
 
 
@@ -176,7 +177,7 @@ class VanillaEngine:
         return runs[0].finished() if len(runs) == 1 else _side_by_side(runs)
 
     def _prefill(self, lanes: int) -> Prefill:
-        """How much of prompts each of some lanes reads in one pass."""
+        """How much of prompts each of some lanes reads at a time."""
         pairs = None if self._scored is None else self._scored // lanes
         return Prefill(max(1, self.config.prefill_tokens // lanes), pairs)
 

@@ -29,6 +29,7 @@ from ..models import (
 )
 from ..models.cache import grow_cache, init_cache, take_rows
 from .noise import key_of, noise_ahead, row_keys, row_noise
+from .prefill import read_prompts
 from .sampling import sample
 from .scheduler import FREE_SHARE
 from .sharing import SharingJit
@@ -78,7 +79,7 @@ class Programs:
         sizes = "prompts", "width", "slots", "capacity"
         self.empty_state = QuickJit(self._empty_state, static_argnames=sizes)
         self.prepare = SharingJit(self._prepare, quick())
-        self.read = QuickJit(self._read, wide_products=True, static_argnames="chunk")
+        self.read = QuickJit(self._read, wide_products=True, static_argnames="piece")
         self.fill = QuickJit(self._fill, static_argnames="truncated", donate_argnames="state")
         self.grow = QuickJit(self._grow, static_argnames="capacity")
         self.keep = QuickJit(self._keep)
@@ -139,7 +140,7 @@ class Programs:
         return column_logits(hidden, head) if self._fused else head_logits(hidden, head).T
 
     def _read(
-        self, params: Params, tokens: jax.Array, lengths: jax.Array, *, chunk: int | None
+        self, params: Params, tokens: jax.Array, lengths: jax.Array, *, piece: tuple[int, int]
     ) -> PromptBatch:
         """Prefill right-padded prompts; the head runs on the last token of each only.
 
@@ -147,31 +148,11 @@ class Programs:
             params: weights.
             tokens: `[P, W]` int32.
             lengths: `[P]` int32, at least 1.
-            chunk: static; tokens of a prompt that are read at a time, None reads all at once.
+            piece: static; as of `read_prompts`.
         """
         self.compiled["read"] += 1  # runs when traced, which is once a program
         model = self._model(params)
-        prompts, width = tokens.shape
-        size = width if chunk is None else chunk
-        chunks = -(-width // size)
-        padded = jnp.pad(tokens, ((0, 0), (0, chunks * size - width)))
-
-        def step(carry, index):
-            cache, last = carry
-            positions = index * size + jnp.arange(size, dtype=jnp.int32)
-            piece = jax.lax.dynamic_slice_in_dim(padded, index * size, size, axis=1)
-            hidden, cache = model(piece, jnp.broadcast_to(positions, piece.shape), cache=cache)
-            place = jnp.clip(lengths - 1 - index * size, 0, size - 1)
-            ends = jnp.take_along_axis(hidden, place[:, None, None], 1, mode="clip")[:, 0]
-            here = (lengths - 1) // size == index
-            return (cache, jnp.where(here[:, None], ends, last)), None
-
-        cache = init_cache(self._config, prompts, width, self._cache_dtype)
-        last = jnp.zeros((prompts, self._config.hidden_size), model.dtype)
-        if chunks == 1:
-            (cache, last), _ = step((cache, last), 0)
-        else:
-            (cache, last), _ = jax.lax.scan(step, (cache, last), jnp.arange(chunks))
+        cache, last = read_prompts(model, tokens, lengths, piece, self._cache_dtype)
         return spread(PromptBatch(cache=cache, logits=model.logits(last)))
 
     def _fill(

@@ -12,7 +12,8 @@ from jax.sharding import Mesh
 
 from ..models import to_host
 from ..registry import ZootomyError
-from .buckets import Prefill, fit, power_of_two
+from .buckets import fit, power_of_two
+from .prefill import Prefill
 from .scheduler import NARROWER, WORTH_NARROWING, Row, Schedule
 from .types import Completion, Finished
 from .vanilla_decode import Programs
@@ -41,7 +42,7 @@ class Run:
         arrays: what the call chose.
         seed: as of `Fill`.
         truncated: whether top-p or top-k is on.
-        prefill: how much of prompts is read in one pass.
+        prefill: how much of prompts is read at a time.
         widths: buckets of prompt tokens that are read.
         held_widths: buckets of prompt tokens that are held while their completions grow.
         rooms: buckets of the tokens that a prompt and a slot have room for.
@@ -146,23 +147,22 @@ class Run:
 
     def _read(self) -> PromptBatch:
         """Prefill the next prompts, as many as the budget of tokens holds."""
-        schedule = self._schedule
+        schedule, budget = self._schedule, self._prefill.tokens
         width = fit(schedule.longest_unread, self._widths)
-        budget = self._prefill.budget(width)
-        chunk = None if width <= budget else power_of_two(budget)
         fitting = max(1, power_of_two(budget // width))
         largest = min(fitting, 1 << (self._prompts - 1).bit_length())
         prompts = schedule.next_prompts(largest, width)
         fewer = max(1, largest // NARROWER)
         pays = (largest - fewer) * width >= WORTH_NARROWING
         rows = fewer if pays and len(prompts) <= fewer else largest
+        piece = self._prefill.piece(rows, width)
         tokens = np.zeros((rows, width), np.int32)
         lengths = np.ones(rows, np.int32)
         for row, prompt in enumerate(prompts):
             tokens[row, : len(prompt)] = prompt
             lengths[row] = len(prompt)
         with self._launching():
-            return self._programs.read(self._params, tokens, lengths, chunk=chunk)
+            return self._programs.read(self._params, tokens, lengths, piece=piece)
 
     def _empty_state(self, longest: int) -> DecodeState:
         """Slots for completions of prompts of up to `longest` tokens."""

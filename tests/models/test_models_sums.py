@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import pytest
 from flax import nnx
 from zootomy.models import PRESETS, make_model
+from zootomy.models.layers import RMSNorm
 from zootomy.models.slot_attention import PromptSlots, attend_slots
 
 WIDTH, ROOM = 8, 5
@@ -59,3 +60,9 @@ def test_a_row_alone_forwards_and_backwards():
     # Each layer's four norms, what they give their scales, and the softmax's Σ p dp.
     assert len(shapes) >= 9 * model.config.num_layers
     assert all(1 not in shape[:-1] for shape in shapes)
+
+
+def test_a_norm_of_nothing_is_nothing():
+    norm = RMSNorm(8, eps=1e-6)
+    for shape in [(0, 8), (1, 0, 8), (2, 0, 8), (8,), (1, 1, 8)]:
+        assert norm(jnp.zeros(shape)).shape == shape

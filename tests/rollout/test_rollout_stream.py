@@ -26,7 +26,7 @@ from zootomy.rollout import (
     RolloutConfig,
     StreamingEngine,
     VanillaEngine,
-    buckets,
+    prefill,
     stream,
     vanilla,
     vanilla_run,
@@ -173,24 +173,33 @@ def test_a_prompt_longer_than_the_budget_is_read_in_pieces(engine, model, budget
     assert all_same(found, want)
 
 
-@pytest.mark.parametrize(("scores", "chunk"), [(12 * 12, None), (12 * 5, 4)])
-def test_prompts_whose_scores_would_leave_the_caches(monkeypatch, engine, model, scores, chunk):
-    """Scores of one prompt of 12 tokens at a time, or of 4 of its tokens with all 12."""
-    heads = model.config.num_heads
-    monkeypatch.setattr(vanilla, "CACHED_SCORES", 4 * heads * scores)
-    monkeypatch.setattr(buckets, "LEAST_PREFILL", 1)
-    fewer = VanillaEngine(CONFIG, model)
+@pytest.mark.parametrize("cores", [1, 2])
+@pytest.mark.parametrize(("scores", "piece"), [(2 * 12**2, (2, 12)), (12 * 5, (1, 4))])
+def test_prompts_whose_scores_would_leave_the_caches(
+    monkeypatch, engine, model, scores, piece, cores
+):
+    """Eight prompts of up to 12 tokens: two at a time, or of one 4 tokens with all 12; each lane
+    has half of the room. They come in one pass all the same, of which head and slots are made."""
+    monkeypatch.setattr(vanilla, "CACHED_SCORES", 4 * model.config.num_heads * scores * cores)
+    monkeypatch.setattr(prefill, "LEAST_PREFILL", 1)
+    monkeypatch.setattr(vanilla, "cores", lambda: cores)
+    monkeypatch.setattr(vanilla, "lane_rows", lambda params, layers: 4)
+    fewer = VanillaEngine(dataclasses.replace(CONFIG, max_slots=8), model)
     read, seen = fewer._programs.read, []
 
     def counted(params, tokens, lengths, **static):
-        seen.append((tokens.shape, static["chunk"]))
+        seen.append((tokens.shape, static["piece"]))
         return read(params, tokens, lengths, **static)
 
     monkeypatch.setattr(fewer._programs, "read", counted)
-    prompts = [Request(tuple((np.arange(12) + n) % VOCABULARY)) for n in range(3)]
+    lengths = (12, 1, 7, 12, 3, 11, 4, 5)
+    prompts = [Request(tuple((np.arange(n) + n) % VOCABULARY)) for n in lengths]
     found = fewer.generate(prompts, STOPPING, seed=5)
-    assert seen == [((1, 12), chunk)] * 3
-    assert all_same(found, engine.generate(prompts, STOPPING, seed=5))
+    assert seen == [((8 // cores, 12), piece)] * cores
+    want = engine.generate(prompts, STOPPING, seed=5)
+    assert all_same(found, want)
+    streamed = {(i, g): one for i, g, one in fewer.stream(prompts, STOPPING, seed=5)}
+    assert all(same(streamed[i, 0], group[0]) for i, group in enumerate(want))
 
 
 def test_joined_projections_are_the_same_function(model):
