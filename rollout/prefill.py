@@ -69,9 +69,13 @@ def read_prompts(
     rows, chunk = piece
     if rows == len(tokens):
         return _read_piece(model, tokens, lengths, chunk, cache_dtype)
-    cut = [x.reshape(-1, rows, *x.shape[1:]) for x in (tokens, lengths)]
-    read = jax.lax.map(lambda one: _read_piece(model, *one, chunk, cache_dtype), cut)
-    return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), read)
+
+    def read(piece: tuple[jax.Array, jax.Array]) -> tuple[KVCache, jax.Array]:
+        return _read_piece(model, *piece, chunk, cache_dtype)
+
+    pieces = tokens.reshape(-1, rows, tokens.shape[1]), lengths.reshape(-1, rows)
+    found = jax.lax.map(read, pieces)
+    return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), found)
 
 
 def _read_piece(

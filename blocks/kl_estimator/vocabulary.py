@@ -97,6 +97,9 @@ def _best(block: str, p: jax.Array, q: jax.Array, k: int) -> tuple[jax.Array, ja
 
 def _divergence(p: jax.Array, q: jax.Array) -> jax.Array:
     """Σ exp(p) (p − q) over the last axis; 0 where p is −inf, in value and gradient."""
+    shape = p.shape[:-1]
+    # Axes of one, as tokens have that come alone, make a CPU's sums of products many times as long.
+    p, q = (x.reshape(*(n for n in shape if n != 1), x.shape[-1]) for x in (p, q))
     possible = p > -jnp.inf
     p, q = jnp.where(possible, p, 0.0), jnp.where(possible, q, 0.0)
-    return jnp.where(possible, jnp.exp(p) * (p - q), 0.0).sum(-1)
+    return jnp.where(possible, jnp.exp(p) * (p - q), 0.0).sum(-1).reshape(shape)
