@@ -149,12 +149,14 @@ class Watch:
         line = self._lines[number]
         line.settimeout(self._timeout)
         try:
-            with line.makefile("r", encoding="utf-8") as words:
+            # The line of a process that dies with words of ours unread is reset.
+            with (
+                contextlib.suppress(ConnectionResetError),
+                line.makefile("r", encoding="utf-8") as words,
+            ):
                 for word in words:
                     self._hear(number, json.loads(word))
             what = "has died"
-        except ConnectionResetError:
-            what = "has died"  # With words of ours that it had not read.
         except TimeoutError:
             what = f"has not been heard of for {self._timeout:g} s"
         except OSError as error:
